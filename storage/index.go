@@ -1,0 +1,189 @@
+package storage
+
+import (
+	"encoding/binary"
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+)
+
+// A sparse index stands beside a topic's log file: N.idx holds an entry for a
+// record about every indexEvery bytes of N.log. It is a hint that is checked
+// where it is used, so that a damaged, short or missing one costs time and
+// nothing else, and it needs no sync.
+const (
+	indexEvery     = 64 << 10
+	indexEntrySize = 24
+)
+
+// indexEntry says that the record of an event begins at off.
+type indexEntry struct {
+	eventID    int64
+	storedAtMs int64
+	off        int64
+}
+
+func indexName(dir string, id int64) string {
+	return filepath.Join(dir, strconv.FormatInt(id, 10)+".idx")
+}
+
+func (e *indexEntry) append(dst []byte) []byte {
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(e.eventID))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(e.storedAtMs))
+	return binary.LittleEndian.AppendUint64(dst, uint64(e.off))
+}
+
+func parseIndexEntry(b []byte) indexEntry {
+	return indexEntry{
+		int64(binary.LittleEndian.Uint64(b)),
+		int64(binary.LittleEndian.Uint64(b[8:])),
+		int64(binary.LittleEndian.Uint64(b[16:])),
+	}
+}
+
+// index reads one sidecar.
+type index struct {
+	file File // nil where there is none
+	n    int  // entries
+}
+
+func openIndex(fsys FS, dir string, id int64) (index, error) {
+	f, err := fsys.Open(indexName(dir, id))
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return index{}, nil
+		}
+		return index{}, err
+	}
+	size, err := f.Size()
+	if err != nil {
+		f.Close()
+		return index{}, err
+	}
+	return index{f, int(size / indexEntrySize)}, nil
+}
+
+func (x *index) close() {
+	if x.file != nil {
+		x.file.Close()
+	}
+}
+
+func (x *index) entry(i int) (indexEntry, error) {
+	var b [indexEntrySize]byte
+	if _, err := x.file.ReadAt(b[:], int64(i)*indexEntrySize); err != nil {
+		return indexEntry{}, err
+	}
+	return parseIndexEntry(b[:]), nil
+}
+
+// last returns the last entry for which ok holds, given that ok holds for a
+// leading run of entries. found is false where it holds for none.
+func (x *index) last(ok func(indexEntry) bool) (e indexEntry, found bool, err error) {
+	lo, hi := 0, x.n // ok holds below lo, does not from hi on
+	for lo < hi {
+		mid := (lo + hi) / 2
+		m, err := x.entry(mid)
+		if err != nil {
+			return indexEntry{}, false, err
+		}
+		if ok(m) {
+			e, found, lo = m, true, mid+1
+		} else {
+			hi = mid
+		}
+	}
+	return e, found, nil
+}
+
+// indexWriter adds entries to the sidecars of one topic. It belongs to the
+// writer goroutine.
+type indexWriter struct {
+	file    int64 // number of the log file that the last note was in
+	lastOff int64 // offset of the last entry in it
+	known   bool  // both are set
+	pending []pendingEntry
+}
+
+type pendingEntry struct {
+	file int64
+	indexEntry
+}
+
+// note offers a record that was staged; it becomes an entry if it is far
+// enough behind the last one. The first record of a file needs none.
+func (w *indexWriter) note(fsys FS, dir string, at Pos, eventID, storedAtMs int64) {
+	if at.File != w.file || !w.known {
+		w.file, w.known = at.File, true
+		w.lastOff = lastIndexed(fsys, dir, at)
+	}
+	if at.Off-w.lastOff < indexEvery {
+		return
+	}
+	w.pending = append(w.pending, pendingEntry{at.File, indexEntry{eventID, storedAtMs, at.Off}})
+	w.lastOff = at.Off
+}
+
+// lastIndexed returns the offset of the last entry before at. A sidecar that
+// cannot be read counts as empty.
+func lastIndexed(fsys FS, dir string, at Pos) int64 {
+	if at.Off < indexEvery {
+		return 0
+	}
+	x, err := openIndex(fsys, dir, at.File)
+	if err != nil {
+		return 0
+	}
+	defer x.close()
+	e, found, err := x.last(func(e indexEntry) bool { return e.off < at.Off })
+	if err != nil || !found {
+		return 0
+	}
+	return e.off
+}
+
+// flush writes the pending entries. Its error is for the record only: the
+// index is a hint.
+func (w *indexWriter) flush(fsys FS, dir string) error {
+	var err error
+	for i := 0; i < len(w.pending) && err == nil; {
+		first := i
+		var buf []byte
+		for ; i < len(w.pending) && w.pending[i].file == w.pending[first].file; i++ {
+			buf = w.pending[i].append(buf)
+		}
+		err = appendIndex(fsys, indexName(dir, w.pending[first].file), buf, w.pending[first].off)
+	}
+	w.pending = w.pending[:0]
+	return err
+}
+
+// appendIndex writes b, entries from offset from on, behind those that lie
+// before. Entries at or behind it are left from a tail that was cut.
+func appendIndex(fsys FS, name string, b []byte, from int64) error {
+	f, err := fsys.OpenAppend(name)
+	if err != nil {
+		return err
+	}
+	size, err := f.Size()
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	x := index{f, int(size / indexEntrySize)}
+	for x.n > 0 {
+		e, err := x.entry(x.n - 1)
+		if err != nil {
+			return errors.Join(err, f.Close())
+		}
+		if e.off < from {
+			break
+		}
+		x.n--
+	}
+	_, err = f.WriteAt(b, int64(x.n)*indexEntrySize)
+	return errors.Join(err, f.Close())
+}
+
+// drop forgets what a rolled-back batch has noted.
+func (w *indexWriter) drop() { w.pending, w.known = w.pending[:0], false }

@@ -1,0 +1,109 @@
+package storage
+
+import (
+	"container/list"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// TopicState is a topic as Open found it.
+type TopicState struct {
+	Meta TopicMeta
+	Log  *TopicLog
+}
+
+// State is what Open found, after recovery.
+type State struct {
+	Topics []TopicState
+	// NextEventID is larger than every id that the directory has seen.
+	NextEventID int64
+	// Adopted says that the directory was the existing server's until now.
+	Adopted bool
+	// Replayed is how many events recovery applied again.
+	Replayed int64
+}
+
+// Open opens the data directory, making it where it is missing, and brings
+// binlog, topic logs and metadata into agreement. A second process on the same
+// directory is refused before anything is touched.
+func Open(opt Options) (*Store, *State, error) {
+	if opt.FS == nil {
+		opt.FS = OS{}
+	}
+	s := &Store{opt: opt, fsys: opt.FS, path: opt.Path, open: list.New(), dirtyDirs: map[string]struct{}{}, boot: bootID()}
+	s.batch.s = s
+	if err := s.fsys.MkdirAll(opt.Path); err != nil {
+		return nil, nil, explainPath(err, opt.Path)
+	}
+	if _, real := opt.FS.(OS); real {
+		lock, err := lockDir(opt.Path)
+		if err != nil {
+			return nil, nil, explainPath(err, opt.Path)
+		}
+		s.lock = lock
+	}
+	state, err := s.openLocked()
+	if err != nil {
+		err = errors.Join(explainPath(err, opt.Path), s.abandon())
+		return nil, nil, err
+	}
+	return s, state, nil
+}
+
+// explainPath adds who is asking to an error of permission.
+func explainPath(err error, path string) error {
+	if errors.Is(err, os.ErrPermission) {
+		return fmt.Errorf("store.path %s: %w (running as uid %d)", path, err, os.Getuid())
+	}
+	return err
+}
+
+// abandon releases what a failed Open holds.
+func (s *Store) abandon() error {
+	var errs []error
+	if s.binlog != nil {
+		errs = append(errs, s.binlog.Close())
+	}
+	for s.open.Len() > 0 {
+		errs = append(errs, s.closeTopic(s.open.Front().Value.(*TopicLog)))
+	}
+	if s.meta != nil {
+		errs = append(errs, s.meta.Close())
+	}
+	if s.lock != nil {
+		errs = append(errs, s.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Store) openLocked() (*State, error) {
+	f, adopt, err := settleFormat(s.fsys, s.path, s.opt.FolderCount)
+	if err != nil {
+		return nil, err
+	}
+	s.fmt = f
+	for _, dir := range []string{binlogDir, topicDir, metaDir} {
+		if err := s.fsys.MkdirAll(filepath.Join(s.path, dir)); err != nil {
+			return nil, err
+		}
+	}
+	openMeta := s.opt.OpenMeta
+	if openMeta == nil {
+		openMeta = func(dir string, adopt bool) (Meta, error) { return OpenBadger(dir, adopt, s.opt.BadgerLog) }
+	}
+	if s.meta, err = openMeta(filepath.Join(s.path, metaDir), adopt); err != nil {
+		return nil, err
+	}
+	r := recovery{s: s, state: &State{NextEventID: 1, Adopted: adopt}, topics: map[string]*recovering{}}
+	if err := r.run(); err != nil {
+		return nil, err
+	}
+	// Only now is the directory ours: an adoption that a crash interrupts
+	// begins again.
+	if err := writeFormat(s.fsys, s.path, s.fmt); err != nil {
+		return nil, err
+	}
+	return r.state, nil
+}
