@@ -1,0 +1,219 @@
+package engine
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"smss/storage"
+)
+
+// Config says how an engine works. All limits are positive.
+type Config struct {
+	Loops            int   // event loops, 1 to 64
+	RingSize         int   // commands waiting for the writer
+	Readers          int   // goroutines that read files
+	MaxInflightBytes int64 // text of commands between loops and writer
+	MaxPushBytes     int
+	MaxTopics        int
+	FlushLevel       int // 0 never, 1 each second, 2 before each reply
+	MinFreeBytes     int64
+	RetentionMs      int64 // 0 = keep for ever
+	RetentionEvery   time.Duration
+	FirstScanAfter   time.Duration // of delays and lifetimes
+	ScanEvery        time.Duration // the longest pause between two looks for what is due
+	SampleEvery      int           // every how many publishes Events.Published is called; 0 = never
+	Mailboxes        []*Mailbox    // of the event loops, in the order of their numbers
+	Clock            Clock
+	Events           Events
+}
+
+// Events receives notable moments. They are called on the goroutine that meets
+// the moment and must not block. Nil functions are not called.
+type Events struct {
+	Published  func(cmd *Command)
+	Skipped    func(topic string, from, to storage.Pos)
+	Damage     func(topic string, err *storage.DamageError)
+	ReadFailed func(topic string, err error)
+	WriteFail  func(err error)
+	Broken     func(err error)
+	Note       func(what string, err error)
+}
+
+func (e Events) filled() Events {
+	if e.Published == nil {
+		e.Published = func(*Command) {}
+	}
+	if e.Skipped == nil {
+		e.Skipped = func(string, storage.Pos, storage.Pos) {}
+	}
+	if e.Damage == nil {
+		e.Damage = func(string, *storage.DamageError) {}
+	}
+	if e.ReadFailed == nil {
+		e.ReadFailed = func(string, error) {}
+	}
+	if e.WriteFail == nil {
+		e.WriteFail = func(error) {}
+	}
+	if e.Broken == nil {
+		e.Broken = func(error) {}
+	}
+	if e.Note == nil {
+		e.Note = func(string, error) {}
+	}
+	return e
+}
+
+// Engine is the running server without its sockets.
+type Engine struct {
+	cfg    Config         // immutable
+	store  *storage.Store // see package storage for who may call what
+	clock  Clock          // immutable
+	events Events         // immutable
+
+	ring     *ring
+	detached atomic.Pointer[Subscription] // stack of subscriptions that have left
+	crowded  atomic.Uint64                // bit i: loop i waits for room in the ring
+	room     []Lane                       // the notes for that, one for each loop
+	inflight atomic.Int64                 // bytes of commands between loops and writer
+	catalog  sync.Map                     // name → *Topic: what is published; stored by the writer
+	reads    chan *Read
+
+	lowDisk  atomic.Bool  // free space is below the floor; janitor
+	broken   atomic.Bool  // writing has stopped for good; writer
+	due      dueTimes     // what the writer tells the scheduler
+	durable  atomic.Int64 // binlog file of the last checkpoint; for retention
+	counters counters
+
+	writer    writer
+	scheduler scheduler
+	quit      chan struct{}  // closed by Stop: scheduler, janitor
+	timers    sync.WaitGroup // scheduler, janitor
+	readers   sync.WaitGroup
+	done      chan struct{} // closed when the writer has ended
+}
+
+// counters are for statistics.
+type counters struct {
+	published, delayed, fired, refused atomic.Int64
+	batches, failedBatches             atomic.Int64
+}
+
+// Stats is a snapshot of the engine's counters.
+type Stats struct {
+	Published, Delayed, Fired, Refused int64 // commands
+	Batches, FailedBatches             int64
+	InflightBytes                      int64
+	LowDisk, Broken                    bool
+}
+
+// Stats returns the counters. Any goroutine.
+func (e *Engine) Stats() Stats {
+	c := &e.counters
+	return Stats{
+		c.published.Load(), c.delayed.Load(), c.fired.Load(), c.refused.Load(),
+		c.batches.Load(), c.failedBatches.Load(), e.inflight.Load(), e.lowDisk.Load(), e.broken.Load(),
+	}
+}
+
+// New returns an engine over an open store. state is what storage.Open found.
+func New(cfg Config, store *storage.Store, state *storage.State) *Engine {
+	e := &Engine{
+		cfg: cfg, store: store, clock: cfg.Clock, events: cfg.Events.filled(),
+		ring: newRing(cfg.RingSize), reads: make(chan *Read, readQueue),
+		quit: make(chan struct{}), done: make(chan struct{}),
+	}
+	e.room = make([]Lane, cfg.Loops)
+	for i := range e.room {
+		e.room[i].note.Subject = &e.room[i]
+	}
+	e.due.reset()
+	e.writer.init(e, state)
+	e.scheduler.init(e)
+	for _, t := range state.Topics {
+		topic := newTopic(t.Meta, store.TopicRoot(t.Meta.Name), store.Reader(t.Meta.Name), t.Log, cfg.Loops)
+		e.writer.topics[t.Meta.Name] = topic
+		e.catalog.Store(t.Meta.Name, topic)
+		e.due.expiry(t.Meta.ExpireAtMs)
+	}
+	return e
+}
+
+// Start starts the engine's goroutines.
+func (e *Engine) Start() {
+	e.writer.start()
+	go e.writer.run()
+	e.readers.Add(e.cfg.Readers)
+	for range e.cfg.Readers {
+		go e.runReader()
+	}
+	e.timers.Add(2)
+	go e.scheduler.run()
+	go e.runJanitor()
+}
+
+// Stop ends the engine: what is in the ring is written and, where the flush
+// level promises it, synced. The event loops must not call the engine any
+// more. It returns the next event id and whether writing had stopped before,
+// as Store.Close wants them.
+func (e *Engine) Stop() (nextEventID int64, broken bool) {
+	close(e.quit)
+	e.timers.Wait()
+	e.writer.stop()
+	<-e.done
+	close(e.reads)
+	e.readers.Wait()
+	return e.writer.nextID, e.broken.Load()
+}
+
+// AwaitRoom asks for a note, whose subject is a *Lane without a topic, to the
+// mailbox of a loop once the writer has taken something from the ring. The
+// loop calls it after Push has refused, and tries once more after it. Loop
+// only.
+func (e *Engine) AwaitRoom(loop int) { e.crowded.Or(1 << loop) }
+
+// Push hands cmd to the writer, or returns false where the ring is full or too
+// many bytes are under way: try again when something has come back. Any
+// goroutine; it never blocks.
+func (e *Engine) Push(cmd *Command) bool {
+	size := cmd.Size()
+	if now := e.inflight.Add(size); now > e.cfg.MaxInflightBytes && now > size {
+		e.inflight.Add(-size)
+		return false
+	}
+	if !e.ring.push(cmd) {
+		e.inflight.Add(-size)
+		return false
+	}
+	return true
+}
+
+// Detach ends a subscription: its name is free for commands pushed from now
+// on. It is called once for each subscription whose Attach succeeded. Loop
+// only.
+func (e *Engine) Detach(s *Subscription) {
+	s.Unpark()
+	for {
+		head := e.detached.Load()
+		s.detached.Store(head)
+		if e.detached.CompareAndSwap(head, s) {
+			return
+		}
+	}
+}
+
+// ReadOf returns the subscription's own read, of which at most one is under
+// way. Loop only.
+func (s *Subscription) ReadOf() *Read { return &s.read }
+
+// Healthy returns nil, or why the server does not take writes. Any goroutine.
+func (e *Engine) Healthy() error {
+	switch {
+	case e.broken.Load():
+		return errBroken
+	case e.lowDisk.Load():
+		return errDiskLow
+	}
+	return nil
+}

@@ -1,0 +1,158 @@
+package engine
+
+import (
+	"math/bits"
+	"time"
+
+	"smss/storage"
+)
+
+// written is a batch that is on the files and not yet published.
+type written struct {
+	cmds    []*Command
+	ends    []topicEnd
+	created *Topic
+	ended   *Topic
+	through storage.Pos // binlog's end behind it
+}
+
+type topicEnd struct {
+	topic *Topic
+	end   uint64
+}
+
+// written moves the batch on towards publication: at once, or at flush level
+// 2 behind a sync.
+func (w *writer) written() {
+	b := w.cur
+	w.cur = nil
+	b.cmds = append(b.cmds, w.cmds...)
+	staged := false
+	for _, cmd := range w.cmds {
+		staged = staged || cmd.staged
+		if cmd.staged && cmd.target != nil && (cmd.Kind == Publish || cmd.Kind == fire) {
+			b.note(cmd.target)
+		}
+	}
+	clear(w.cmds)
+	w.cmds = w.cmds[:0]
+	b.through = w.e.store.BinlogEnd()
+	if staged {
+		w.moved = true
+	}
+	if w.e.cfg.FlushLevel == 2 && (staged || len(w.unsynced)+len(w.syncing) > 0) {
+		// Also a batch without records waits for those before it: replies of a
+		// connection leave in the order of its requests.
+		w.unsynced = append(w.unsynced, b)
+		return
+	}
+	if staged && w.e.cfg.FlushLevel == 1 && w.dirtySince.IsZero() {
+		w.dirtySince = time.Now()
+	}
+	w.publish(b)
+	w.post()
+}
+
+// note keeps the end of a topic that the batch has written to.
+func (b *written) note(t *Topic) {
+	end := t.log.End().Pack()
+	for i := len(b.ends) - 1; i >= 0 && i >= len(b.ends)-4; i-- {
+		if b.ends[i].topic == t {
+			return
+		}
+	}
+	b.ends = append(b.ends, topicEnd{t, end})
+}
+
+// publish makes a batch true: first the catalog and the ends, so that who is
+// told finds it, then the completions, then the wake-ups.
+func (w *writer) publish(b *written) {
+	if t := b.created; t != nil {
+		w.e.catalog.Store(t.Meta.Name, t)
+		w.e.due.expiry(t.Meta.ExpireAtMs)
+	}
+	for _, te := range b.ends {
+		te.topic.end.Store(te.end)
+	}
+	if t := b.ended; t != nil {
+		w.e.catalog.CompareAndDelete(t.Meta.Name, t)
+		t.ended.Store(true)
+	}
+	for _, cmd := range b.cmds {
+		w.count(cmd)
+		w.add(cmd.Mailbox, &cmd.note)
+	}
+	for _, te := range b.ends {
+		w.wake(te.topic)
+	}
+	if t := b.ended; t != nil {
+		w.wake(t)
+	}
+	w.recycle(b)
+}
+
+func (w *writer) count(cmd *Command) {
+	c := &w.e.counters
+	switch {
+	case cmd.Err != nil:
+		c.refused.Add(1)
+	case cmd.Kind == Publish:
+		n := c.published.Add(1)
+		if every := int64(w.e.cfg.SampleEvery); every > 0 && n%every == 0 {
+			w.e.events.Published(cmd)
+		}
+	case cmd.Kind == Delay:
+		c.delayed.Add(1)
+		w.e.due.delay(cmd.TriggerAtMs)
+	case cmd.Kind == fire && !cmd.dropped:
+		c.fired.Add(1)
+	}
+}
+
+func (w *writer) add(m *Mailbox, n *Note) {
+	if m.add(n) {
+		w.touched = append(w.touched, m)
+	}
+}
+
+// wake posts a note to every loop that has somebody parked on t.
+func (w *writer) wake(t *Topic) {
+	if t.armed.Load() == 0 {
+		return
+	}
+	w.postLanes(t.armed.Swap(0), t.lanes)
+}
+
+// postLanes posts the notes of the lanes whose bits are set.
+func (w *writer) postLanes(set uint64, lanes []Lane) {
+	for ; set != 0; set &= set - 1 {
+		i := bits.TrailingZeros64(set)
+		if lanes[i].posted.Swap(true) {
+			continue // it is in the mailbox already, and its loop will look again
+		}
+		w.add(w.e.cfg.Mailboxes[i], &lanes[i].note)
+	}
+}
+
+// post sends the chains of the batch on their way, one wake-up each.
+func (w *writer) post() {
+	for i, m := range w.touched {
+		m.flush()
+		w.touched[i] = nil
+	}
+	w.touched = w.touched[:0]
+}
+
+func (w *writer) recycle(b *written) {
+	clear(b.cmds)
+	clear(b.ends)
+	b.cmds, b.ends, b.created, b.ended = b.cmds[:0], b.ends[:0], nil, nil
+	w.free = append(w.free, b)
+}
+
+// fail stops writing for good.
+func (w *writer) fail(err error) {
+	if w.e.broken.CompareAndSwap(false, true) {
+		w.e.events.Broken(err)
+	}
+}

@@ -1,0 +1,176 @@
+package engine
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+
+	"smss/storage"
+)
+
+// ReadKind says what a read is for.
+type ReadKind uint8
+
+// The kinds of reads.
+const (
+	ReadPush  ReadKind = iota // the next push of a subscription
+	Locate                    // the position behind an event id
+	ListAll                   // the topics, for LIST
+	ListValid                 // the topics, for VALID_LIST
+)
+
+// Read is one job for the readers: whatever needs a file or takes long. Between
+// Engine.Read and the note that it is done it belongs to the reader.
+type Read struct {
+	note Note
+
+	Kind    ReadKind
+	Session any
+	Mailbox *Mailbox
+	Topic   *Topic
+	EventID int64       // Locate, ListValid
+	From    storage.Pos // ReadPush
+	Batch   int         // ReadPush: messages at most
+	// Render, if set, is called on the reader once the list is there, for work
+	// that is too long for an event loop.
+	Render func(*Read)
+
+	// Valid once it is done:
+	Err   error
+	Pos   storage.Pos  // Locate: where reading begins
+	Push  storage.Push // ReadPush; Frame is valid until Release
+	List  []*Topic     // lists, in the order of names
+	Text  []byte       // lists: what Render made of it
+	frame *[]byte
+}
+
+// frames are buffers for pushes on their way from a reader to a socket.
+var frames = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
+
+// frameKeep is the largest buffer that is kept for another push.
+const frameKeep = 256 << 10
+
+// Release gives the buffer of a push back. The loop calls it when the push is
+// written.
+func (r *Read) Release() {
+	if r.frame == nil {
+		return
+	}
+	if b := r.Push.Frame; cap(b) <= frameKeep {
+		*r.frame = b[:0]
+		frames.Put(r.frame)
+	}
+	r.frame, r.Push.Frame = nil, nil
+}
+
+// Read hands r to the readers, or returns false where too many wait already:
+// try again later. Event loops only.
+func (e *Engine) Read(r *Read) bool {
+	r.note.Subject = r
+	r.Err = nil
+	select {
+	case e.reads <- r:
+		return true
+	default:
+		return false
+	}
+}
+
+// readQueue is how many reads can wait for a reader. A session that finds it
+// full waits in its loop's list.
+const readQueue = 4096
+
+func (e *Engine) runReader() {
+	defer e.readers.Done()
+	var scratch []byte
+	for r := range e.reads {
+		scratch = e.read(r, scratch)
+		if cap(scratch) > 1<<20 {
+			scratch = nil
+		}
+		r.Mailbox.Post(&r.note)
+	}
+}
+
+func (e *Engine) read(r *Read, scratch []byte) []byte {
+	switch r.Kind {
+	case ReadPush:
+		return e.readPush(r, scratch)
+	case Locate:
+		if r.EventID < 0 {
+			r.Err = errEventNotFound
+			return scratch
+		}
+		r.Pos, r.Err = r.Topic.reader.Locate(r.EventID, r.Topic.End())
+		r.Err = e.explainRead(r.Topic, r.Err)
+	case ListAll:
+		r.List = e.topics(func(*Topic) bool { return true })
+	case ListValid:
+		now := e.clock.NowMs()
+		r.List = e.topics(func(t *Topic) bool {
+			return !t.Ended() && !t.Expired(now) && (r.EventID == 0 || t.Meta.CreateEventID <= r.EventID)
+		})
+	}
+	if r.Render != nil {
+		r.Render(r)
+	}
+	return scratch
+}
+
+func (e *Engine) readPush(r *Read, scratch []byte) []byte {
+	r.frame = frames.Get().(*[]byte)
+	lim := storage.PushLimits{Messages: r.Batch, Bytes: e.cfg.MaxPushBytes}
+	r.Push, scratch, r.Err = r.Topic.reader.ReadPush(r.From, r.Topic.End(), lim, *r.frame, scratch)
+	if r.Push.Skipped {
+		e.events.Skipped(r.Topic.Meta.Name, r.From, r.Push.Next)
+	}
+	r.Err = e.explainRead(r.Topic, r.Err)
+	return scratch
+}
+
+// explainRead turns an error of a read into the answer for the client. What
+// the answer leaves out goes to the log.
+func (e *Engine) explainRead(t *Topic, err error) error {
+	if err == nil {
+		return nil
+	}
+	var removed *storage.RemovedError
+	var damage *storage.DamageError
+	switch {
+	case errors.Is(err, storage.ErrNotHeld):
+		return errEventNotFound
+	case errors.As(err, &removed):
+		return &Refusal{removed.Error()}
+	case t.Ended():
+		return ErrTopicNotExist // its files went away under the read
+	case errors.As(err, &damage):
+		e.events.Damage(t.Meta.Name, damage)
+		return errDamaged
+	}
+	e.events.ReadFailed(t.Meta.Name, err)
+	return errReading
+}
+
+// topics returns those of the catalog for which want holds, in byte order of
+// their names.
+func (e *Engine) topics(want func(*Topic) bool) []*Topic {
+	var out []*Topic
+	e.catalog.Range(func(_, v any) bool {
+		if t := v.(*Topic); want(t) {
+			out = append(out, t)
+		}
+		return true
+	})
+	slices.SortFunc(out, func(a, b *Topic) int { return strings.Compare(a.Meta.Name, b.Meta.Name) })
+	return out
+}
+
+// Lookup returns the topic of a name, or nil. Any goroutine.
+func (e *Engine) Lookup(name []byte) *Topic {
+	v, ok := e.catalog.Load(string(name))
+	if !ok {
+		return nil
+	}
+	return v.(*Topic)
+}

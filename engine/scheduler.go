@@ -1,0 +1,356 @@
+package engine
+
+import (
+	"container/heap"
+	"math"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"smss/codec"
+	"smss/storage"
+)
+
+// dueTimes is how the writer tells the scheduler of the earliest new delay and
+// the earliest new end of a life, in Unix ms.
+type dueTimes struct {
+	firstDelay, firstExpiry atomic.Int64
+}
+
+func (d *dueTimes) reset() {
+	d.firstDelay.Store(0) // what is stored is not known yet
+	d.firstExpiry.Store(math.MaxInt64)
+}
+
+func lower(v *atomic.Int64, to int64) {
+	for {
+		old := v.Load()
+		if old <= to || v.CompareAndSwap(old, to) {
+			return
+		}
+	}
+}
+
+func (d *dueTimes) delay(atMs int64) { lower(&d.firstDelay, atMs) }
+
+func (d *dueTimes) expiry(atMs int64) {
+	if atMs != 0 {
+		lower(&d.firstExpiry, atMs)
+	}
+}
+
+// The scheduler's limits.
+const (
+	// tickEvery is how often the scheduler compares the clock with what is
+	// due. It never sleeps until a time of day, so that a clock that steps
+	// changes nothing but which tick finds something.
+	tickEvery = 25 * time.Millisecond
+	// fireWindow is how many keys of due messages are in memory at once.
+	fireWindow = 4096
+	// fireBytes is how many bytes of due messages are on their way to the
+	// writer at once.
+	fireBytes = 4 << 20
+	// After a failure a topic's delayed messages pause, twice as long each
+	// time.
+	retryFirst  = time.Second
+	retryMax    = 10 * time.Second
+	lookAgainMs = 100
+	// parkedMax is how many damaged delayed messages are stepped over; beyond
+	// that they stop the queue, which is loud enough.
+	parkedMax = 1024
+)
+
+// scheduler publishes delayed messages that are due and deletes topics whose
+// life is over, by commands through the ring. All fields are its own.
+type scheduler struct {
+	e       *Engine
+	mailbox *Mailbox
+	wake    chan struct{}
+	pool    CommandPool
+	out     int // commands under way
+
+	seekMs  int64 // no pending delay is due before
+	nextMs  int64 // of the earliest pending delay, as far as known
+	nextEnd int64 // of the earliest end of a life
+	paused  map[string]*pause
+	parked  map[storage.DelayKey]struct{}
+}
+
+// pause is a topic whose delayed messages could not be written.
+type pause struct {
+	until time.Time
+	next  time.Duration
+}
+
+func (s *scheduler) init(e *Engine) {
+	s.e = e
+	s.wake = make(chan struct{}, 1)
+	s.mailbox = NewMailbox(func() {
+		select {
+		case s.wake <- struct{}{}:
+		default:
+		}
+	})
+	s.nextEnd = math.MaxInt64
+	s.paused, s.parked = map[string]*pause{}, map[storage.DelayKey]struct{}{}
+}
+
+func (s *scheduler) run() {
+	defer s.e.timers.Done()
+	first := time.NewTimer(s.e.cfg.FirstScanAfter)
+	defer first.Stop()
+	select {
+	case <-first.C:
+	case <-s.e.quit:
+		return
+	}
+	tick := time.NewTicker(tickEvery)
+	defer tick.Stop()
+	for {
+		for s.step() && !s.stopping() {
+		}
+		select {
+		case <-tick.C:
+		case <-s.e.quit:
+			s.settle()
+			return
+		}
+	}
+}
+
+func (s *scheduler) stopping() bool {
+	select {
+	case <-s.e.quit:
+		return true
+	default:
+		return false
+	}
+}
+
+// step does what is due now. It reports whether more may be due at once.
+func (s *scheduler) step() bool {
+	now := s.e.clock.NowMs()
+	if first := s.e.due.firstDelay.Swap(math.MaxInt64); first != math.MaxInt64 {
+		s.seekMs, s.nextMs = min(s.seekMs, first), min(s.nextMs, first)
+	}
+	s.nextEnd = min(s.nextEnd, s.e.due.firstExpiry.Swap(math.MaxInt64))
+	if s.nextEnd <= now {
+		s.endLives(now)
+	}
+	if s.nextMs <= now {
+		return s.fireDue(now)
+	}
+	return false
+}
+
+// keyHeap is a max-heap of the earliest keys.
+type keyHeap []storage.DelayKey
+
+func (h keyHeap) Len() int           { return len(h) }
+func (h keyHeap) Less(i, j int) bool { return h[j].Less(&h[i]) }
+func (h keyHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *keyHeap) Push(x any)        { *h = append(*h, x.(storage.DelayKey)) }
+func (h *keyHeap) Pop() any {
+	old := *h
+	x := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return x
+}
+
+// due returns the earliest keys that are due, at most fireWindow, in order,
+// and the earliest trigger time of those that were left out. Keys come from
+// the store ordered by time but not within one millisecond, so a millisecond
+// that does not fit is walked to its end to find its smallest ids.
+func (s *scheduler) due(now int64) (keys []storage.DelayKey, left int64, err error) {
+	var h keyHeap
+	left = math.MaxInt64
+	wall := time.Now()
+	err = s.e.store.Meta().DelayKeys(s.seekMs, func(k storage.DelayKey) bool {
+		if k.TriggerAtMs > now || (len(h) >= fireWindow && k.TriggerAtMs > h[0].TriggerAtMs) {
+			left = min(left, k.TriggerAtMs)
+			return false
+		}
+		if _, damaged := s.parked[k]; damaged {
+			return true
+		}
+		if p := s.paused[k.Topic]; p != nil && wall.Before(p.until) {
+			left = min(left, k.TriggerAtMs)
+			return true
+		}
+		heap.Push(&h, k)
+		if len(h) > fireWindow {
+			out := heap.Pop(&h).(storage.DelayKey)
+			left = min(left, out.TriggerAtMs)
+		}
+		return true
+	})
+	slices.SortFunc(h, func(a, b storage.DelayKey) int {
+		if a.Less(&b) {
+			return -1
+		}
+		return 1
+	})
+	return h, left, err
+}
+
+// fireDue sends what is due through the ring and waits for it. It reports
+// whether more may be due at once.
+func (s *scheduler) fireDue(now int64) bool {
+	keys, left, err := s.due(now)
+	if err != nil {
+		s.e.events.Note("pending delayed messages cannot be read, will be tried again", err)
+		s.nextMs = now + retryFirst.Milliseconds()
+		return false
+	}
+	failed := int64(math.MaxInt64)
+	bytes := int64(0)
+	for i := range keys {
+		if s.stopping() {
+			failed = min(failed, keys[i].TriggerAtMs)
+			break
+		}
+		cmd, err := s.fireCommand(keys[i])
+		if err != nil {
+			s.e.events.Note("a delayed message cannot be read", err)
+			failed = min(failed, keys[i].TriggerAtMs)
+			continue
+		}
+		if cmd == nil {
+			continue
+		}
+		if bytes += cmd.Size(); bytes > fireBytes {
+			s.await(&failed)
+			bytes = cmd.Size()
+		}
+		s.push(cmd, &failed)
+	}
+	s.await(&failed)
+	s.seekMs = min(left, failed)
+	s.nextMs = s.seekMs
+	if s.nextMs == math.MaxInt64 {
+		s.seekMs = now // what comes must be later, or the writer says so
+		return false
+	}
+	if failed != math.MaxInt64 || (len(keys) == 0 && left <= now) {
+		// What is left is paused: it is looked at again, but not at once.
+		s.nextMs = max(s.nextMs, now+lookAgainMs)
+		return false
+	}
+	return left <= now
+}
+
+// fireCommand reads a due message. A message that is gone is nil; one that is
+// damaged is put aside, because it must not hold up the others.
+func (s *scheduler) fireCommand(k storage.DelayKey) (*Command, error) {
+	payload, found, err := s.e.store.Meta().DelayPayload(k)
+	if err != nil || !found {
+		return nil, err
+	}
+	messages, ok := codec.DelayMessages(payload)
+	n := 0
+	if ok {
+		n, ok = codec.CountStored(messages)
+	}
+	if !ok {
+		if len(s.parked) < parkedMax {
+			s.parked[k] = struct{}{}
+		}
+		s.e.events.Note("delayed message for topic "+k.Topic+" is damaged and stays undelivered", nil)
+		return nil, nil
+	}
+	cmd := s.pool.Get()
+	cmd.Kind, cmd.Mailbox, cmd.key, cmd.Messages = fire, s.mailbox, k, n
+	cmd.ReceivedAtMs = s.e.clock.NowMs()
+	cmd.SetText([]byte(k.Topic), nil, payload)
+	return cmd, nil
+}
+
+// push hands cmd to the writer, waiting for room.
+func (s *scheduler) push(cmd *Command, failed *int64) {
+	for !s.e.Push(cmd) {
+		if s.out > 0 {
+			s.take(failed)
+			continue
+		}
+		time.Sleep(time.Millisecond) // the ring is full of others' commands, which the writer works off
+	}
+	s.out++
+}
+
+// await waits until nothing is under way. failed becomes the earliest trigger
+// time of a message that could not be published.
+func (s *scheduler) await(failed *int64) {
+	for s.out > 0 {
+		s.take(failed)
+	}
+}
+
+func (s *scheduler) settle() {
+	var failed int64
+	s.await(&failed)
+}
+
+// take waits for results and handles them.
+func (s *scheduler) take(failed *int64) {
+	<-s.wake
+	s.mailbox.Drain(func(n *Note) {
+		cmd := n.Subject.(*Command)
+		s.out--
+		if cmd.Kind == fire {
+			s.fired(cmd, failed)
+		}
+		s.pool.Put(cmd)
+	})
+}
+
+// fired sees to one result: after a failure the topic's messages pause.
+func (s *scheduler) fired(cmd *Command, failed *int64) {
+	name := cmd.key.Topic
+	if cmd.Err == nil {
+		delete(s.paused, name)
+		return
+	}
+	*failed = min(*failed, cmd.key.TriggerAtMs)
+	p := s.paused[name]
+	if p == nil {
+		p = &pause{next: retryFirst}
+		s.paused[name] = p
+	}
+	if wall := time.Now(); !wall.Before(p.until) {
+		p.until = wall.Add(p.next)
+		p.next = min(2*p.next, retryMax)
+	}
+}
+
+// endLives deletes the topics whose life is over, and finds the next end.
+func (s *scheduler) endLives(now int64) {
+	s.nextEnd = math.MaxInt64
+	var failed int64
+	s.e.catalog.Range(func(_, v any) bool {
+		t := v.(*Topic)
+		if t.Meta.ExpireAtMs == 0 {
+			return true
+		}
+		if !t.Expired(now) {
+			s.nextEnd = min(s.nextEnd, t.Meta.ExpireAtMs)
+			return true
+		}
+		cmd := s.pool.Get()
+		cmd.Kind, cmd.Mailbox, cmd.victim, cmd.ReceivedAtMs = expire, s.mailbox, t, now
+		cmd.SetText([]byte(t.Meta.Name), nil, nil)
+		s.push(cmd, &failed)
+		return true
+	})
+	s.await(&failed)
+	if s.stillExpired(now) {
+		s.nextEnd = min(s.nextEnd, now+retryFirst.Milliseconds()) // a deletion failed
+	}
+}
+
+func (s *scheduler) stillExpired(now int64) (found bool) {
+	s.e.catalog.Range(func(_, v any) bool {
+		found = v.(*Topic).Expired(now)
+		return !found
+	})
+	return found
+}

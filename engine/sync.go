@@ -1,0 +1,177 @@
+package engine
+
+import (
+	"errors"
+	"time"
+
+	"smss/storage"
+)
+
+// syncer makes the binlog durable, one task at a time, beside the writer.
+type syncer struct {
+	tasks chan storage.SyncTask
+	done  chan error
+	busy  bool        // writer: a task is under way
+	upTo  storage.Pos // writer: binlog end that the task covers
+}
+
+func (s *syncer) init() {
+	s.tasks, s.done = make(chan storage.SyncTask, 1), make(chan error, 1)
+}
+
+func (s *syncer) run() {
+	for t := range s.tasks {
+		s.done <- t.Run()
+	}
+}
+
+// checkpointer makes everything else durable and moves the checkpoint, beside
+// writer and syncer: at flush level 2 a sync of many topics must not stand in
+// the way of the binlog's.
+type checkpointer struct {
+	tasks chan *storage.CheckpointTask
+	done  chan error
+	busy  bool        // writer
+	upTo  storage.Pos // writer: where the checkpoint under way will stand
+}
+
+func (c *checkpointer) init() {
+	c.tasks, c.done = make(chan *storage.CheckpointTask, 1), make(chan error, 1)
+}
+
+func (c *checkpointer) run() {
+	for t := range c.tasks {
+		c.done <- t.Run()
+	}
+}
+
+// Both intervals are the promise of flush level 1: at most a second is lost
+// when the power goes.
+const (
+	syncEvery       = time.Second
+	checkpointEvery = time.Second
+)
+
+// schedule starts syncs and checkpoints that are due.
+func (w *writer) schedule() {
+	if w.e.broken.Load() {
+		return
+	}
+	if !w.sync.busy {
+		switch {
+		case len(w.unsynced) > 0:
+			w.syncing, w.unsynced = w.unsynced, w.syncing[:0]
+			w.startSync()
+		case w.e.cfg.FlushLevel == 1 && !w.dirtySince.IsZero() && time.Since(w.dirtySince) >= syncEvery:
+			w.dirtySince = time.Time{}
+			w.startSync()
+		}
+	}
+	if w.checkpointDue() && time.Since(w.lastCheck) >= checkpointEvery {
+		w.startCheckpoint()
+	}
+}
+
+func (w *writer) startSync() {
+	w.sync.busy, w.sync.upTo = true, w.e.store.BinlogEnd()
+	w.sync.tasks <- w.e.store.SyncBinlog()
+}
+
+// checkpointDue reports whether there is something that a checkpoint would
+// cover: at flush level 0 all that was written, else what was synced.
+func (w *writer) checkpointDue() bool {
+	if w.checkpoint.busy || w.e.broken.Load() {
+		return false
+	}
+	if w.e.cfg.FlushLevel == 0 {
+		return w.moved
+	}
+	return w.checkpoint.upTo.Before(w.synced)
+}
+
+func (w *writer) startCheckpoint() {
+	at := w.synced
+	if w.e.cfg.FlushLevel == 0 {
+		at = w.e.store.BinlogEnd()
+	}
+	w.moved, w.lastCheck = false, time.Now()
+	w.checkpoint.busy, w.checkpoint.upTo = true, at
+	w.checkpoint.tasks <- w.e.store.BeginCheckpoint(at, w.nextID, w.e.cfg.FlushLevel > 0)
+}
+
+// synchronised takes the result of a sync: what it covered is published, or,
+// after a failure, never will be.
+func (w *writer) synchronised(err error) {
+	w.sync.busy = false
+	if err != nil {
+		// What the kernel has dropped is unknown, and a second sync would
+		// report success: nothing that waits may be acknowledged.
+		w.fail(err)
+		for _, b := range append(w.syncing, w.unsynced...) {
+			w.abandon(b)
+		}
+		w.syncing, w.unsynced = w.syncing[:0], w.unsynced[:0]
+		w.post()
+		return
+	}
+	w.synced = w.sync.upTo
+	for i, b := range w.syncing {
+		w.publish(b)
+		w.syncing[i] = nil
+	}
+	w.syncing = w.syncing[:0]
+	w.post()
+}
+
+// abandon answers the commands of a batch that is not published.
+func (w *writer) abandon(b *written) {
+	for _, cmd := range b.cmds {
+		if cmd.Err == nil {
+			cmd.Err = errBroken
+		}
+		w.add(cmd.Mailbox, &cmd.note)
+	}
+	w.recycle(b)
+}
+
+func (w *writer) checkpointed(err error) {
+	w.checkpoint.busy = false
+	if err == nil {
+		w.e.durable.Store(w.checkpoint.upTo.File)
+		return
+	}
+	var fatal *storage.FatalError
+	if errors.As(err, &fatal) {
+		w.fail(err)
+		return
+	}
+	w.e.events.Note("checkpoint not written, will be tried again", err)
+	w.checkpoint.upTo, w.moved = storage.Pos{}, true
+}
+
+// pause returns how long the writer may sleep when the ring stays empty.
+func (w *writer) pause() time.Duration {
+	d := time.Hour
+	if !w.dirtySince.IsZero() && !w.sync.busy {
+		d = min(d, time.Until(w.dirtySince.Add(syncEvery)))
+	}
+	if w.checkpointDue() {
+		d = min(d, time.Until(w.lastCheck.Add(checkpointEvery)))
+	}
+	return max(d, time.Millisecond)
+}
+
+// finish writes what is left in the ring and waits for what is under way.
+func (w *writer) finish() {
+	for w.Step() {
+	}
+	for w.sync.busy {
+		w.synchronised(<-w.sync.done)
+		w.schedule()
+	}
+	if w.checkpoint.busy {
+		w.checkpointed(<-w.checkpoint.done)
+	}
+	close(w.sync.tasks)
+	close(w.checkpoint.tasks)
+}

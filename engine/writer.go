@@ -1,0 +1,430 @@
+package engine
+
+import (
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smss/codec"
+	"smss/storage"
+)
+
+// The writer's batch ends at the first of these.
+const (
+	batchCommands = 1024
+	batchBytes    = 4 << 20
+)
+
+// writer owns the next event id, the catalog as it will be once everything
+// written is published, the append side of all logs, and the batch.
+type writer struct {
+	e      *Engine
+	nextID int64
+	topics map[string]*Topic
+
+	cmds []*Command // of the batch being gathered, in order
+	cur  *written   // what will be published when it is safe
+
+	unsynced []*written // level 2: written, waiting for a sync, in order
+	syncing  []*written // level 2: covered by the sync that runs
+	free     []*written
+	touched  []*Mailbox // with a chain to post
+
+	sync       syncer
+	checkpoint checkpointer
+	dirtySince time.Time // level 1: of the oldest write not covered by a sync; zero = none
+	synced     storage.Pos
+	lastCheck  time.Time
+	moved      bool // something was written since the last checkpoint began
+
+	quit  chan struct{}
+	timer *time.Timer
+}
+
+func (w *writer) init(e *Engine, state *storage.State) {
+	w.e, w.nextID = e, state.NextEventID
+	w.topics = make(map[string]*Topic, len(state.Topics))
+	w.quit = make(chan struct{})
+	w.synced = e.store.BinlogEnd()
+	e.durable.Store(w.synced.File)
+	w.timer = time.NewTimer(time.Hour)
+	w.lastCheck = time.Now()
+	w.sync.init()
+	w.checkpoint.init()
+}
+
+func (w *writer) start() {
+	go w.sync.run()
+	go w.checkpoint.run()
+}
+
+func (w *writer) stop() { close(w.quit) }
+
+// run is the writer's goroutine. It sleeps only when the ring is empty and
+// nothing is due.
+func (w *writer) run() {
+	defer close(w.e.done)
+	for {
+		if w.Step() {
+			continue
+		}
+		if !w.e.ring.park() {
+			continue
+		}
+		w.timer.Reset(w.pause())
+		select {
+		case <-w.e.ring.wake:
+		case err := <-w.sync.done:
+			w.synchronised(err)
+		case err := <-w.checkpoint.done:
+			w.checkpointed(err)
+		case <-w.timer.C:
+		case <-w.quit:
+			w.e.ring.unpark()
+			w.finish()
+			return
+		}
+		w.e.ring.unpark()
+	}
+}
+
+// Step takes one batch from the ring through the files, and sees to syncs that
+// are done or due. It reports whether there was anything to do.
+func (w *writer) Step() bool {
+	w.detach()
+	w.poll()
+	worked := false
+	if w.gather() {
+		w.commit()
+		worked = true
+	}
+	w.schedule()
+	return worked
+}
+
+// poll takes results of syncs without waiting.
+func (w *writer) poll() {
+	select {
+	case err := <-w.sync.done:
+		w.synchronised(err)
+	default:
+	}
+	select {
+	case err := <-w.checkpoint.done:
+		w.checkpointed(err)
+	default:
+	}
+}
+
+// detach frees the names of subscriptions that have left. It runs before the
+// ring is read: a client that leaves and comes back finds its name free.
+func (w *writer) detach() {
+	s := w.e.detached.Swap(nil)
+	for s != nil {
+		next := s.detached.Load()
+		if s.Topic.names[s.Who] == s {
+			delete(s.Topic.names, s.Who)
+		}
+		s = next
+	}
+}
+
+// gather takes commands from the ring into the batch and stages them. It
+// reports whether the batch holds anything.
+func (w *writer) gather() bool {
+	w.cur = w.take()
+	for len(w.cmds) < batchCommands {
+		cmd := w.e.ring.pop()
+		if cmd == nil {
+			break
+		}
+		w.e.inflight.Add(-cmd.Size())
+		w.cmds = append(w.cmds, cmd)
+		w.stage(cmd)
+		if b := w.e.store.Batch(); b.Bytes() >= batchBytes || b.Closed() {
+			break
+		}
+	}
+	w.tellRoom()
+	if len(w.cmds) == 0 {
+		w.free = append(w.free, w.cur)
+		w.cur = nil
+		return false
+	}
+	return true
+}
+
+// tellRoom wakes the loops that were refused by a full ring.
+func (w *writer) tellRoom() {
+	if w.e.crowded.Load() == 0 {
+		return
+	}
+	w.postLanes(w.e.crowded.Swap(0), w.e.room)
+	w.post()
+}
+
+func (w *writer) take() *written {
+	if n := len(w.free); n > 0 {
+		b := w.free[n-1]
+		w.free = w.free[:n-1]
+		return b
+	}
+	return new(written)
+}
+
+// stage validates cmd against the state that the batch leaves behind, and
+// stages its records. A refusal is left in cmd.Err.
+func (w *writer) stage(cmd *Command) {
+	cmd.Err, cmd.staged, cmd.target, cmd.dropped = nil, false, nil, false
+	if w.e.broken.Load() {
+		cmd.Err = errBroken
+		return
+	}
+	now := w.e.clock.NowMs()
+	switch cmd.Kind {
+	case Publish:
+		cmd.Err = w.stagePublish(cmd, now)
+	case Delay:
+		cmd.Err = w.stageDelay(cmd, now)
+	case Create:
+		cmd.Err = w.stageCreate(cmd, now)
+	case Delete:
+		cmd.Err = w.stageDelete(cmd, w.topics[string(cmd.Topic())], now)
+	case Attach:
+		cmd.Err = w.attach(cmd, now)
+	case fire:
+		cmd.Err = w.stageFire(cmd, now)
+	case expire:
+		cmd.Err = w.stageExpire(cmd, now)
+	}
+}
+
+// live returns the topic of a name, if there is one whose life is not over.
+func (w *writer) live(name []byte, now int64) (*Topic, error) {
+	t := w.topics[string(name)]
+	if t == nil || t.Expired(now) {
+		return nil, ErrTopicNotExist
+	}
+	return t, nil
+}
+
+func (w *writer) record(cmd *Command, c codec.Command, now int64, payload []byte) storage.Pos {
+	return w.e.store.Batch().Binlog(&codec.BinlogRecord{
+		WrittenAtMs: now, Command: c, EventID: cmd.EventID, ReceivedAtMs: cmd.ReceivedAtMs,
+		Topic: cmd.Topic(), Payload: payload,
+	}, nil)
+}
+
+func (w *writer) ids(cmd *Command, n int) {
+	cmd.EventID = w.nextID
+	w.nextID += int64(n)
+	cmd.staged = true
+}
+
+func (w *writer) stagePublish(cmd *Command, now int64) error {
+	t, err := w.live(cmd.Topic(), now)
+	if err != nil {
+		return err
+	}
+	if w.e.lowDisk.Load() {
+		return errDiskLow
+	}
+	w.ids(cmd, cmd.Messages)
+	cmd.target = t
+	at := w.record(cmd, codec.Pub, now, cmd.payload())
+	w.e.store.Batch().Messages(t.log, now, now, cmd.EventID, at, cmd.payload())
+	return nil
+}
+
+func (w *writer) stageDelay(cmd *Command, now int64) error {
+	if _, err := w.live(cmd.Topic(), now); err != nil {
+		return err
+	}
+	if w.e.lowDisk.Load() {
+		return errDiskLow
+	}
+	w.ids(cmd, 1)
+	payload := cmd.payload()
+	codec.AppendDelayPrefix(payload[:0], cmd.TriggerAtMs, cmd.EventID)
+	w.record(cmd, codec.Delay, now, payload)
+	w.e.store.Batch().Meta().PutDelay(storage.DelayKey{
+		TriggerAtMs: cmd.TriggerAtMs, EventID: cmd.EventID, Topic: string(cmd.Topic()),
+	}, payload)
+	return nil
+}
+
+// minLifeMs is how far ahead the end of a topic's life must lie.
+const minLifeMs = 10_000
+
+func (w *writer) stageCreate(cmd *Command, now int64) error {
+	if cmd.ExpireAtMs < 0 || (cmd.ExpireAtMs != 0 && cmd.ExpireAtMs-cmd.ReceivedAtMs < minLifeMs) {
+		return errExpire
+	}
+	if w.topics[string(cmd.Topic())] != nil {
+		return ErrTopicExist
+	}
+	if len(w.topics) >= w.e.cfg.MaxTopics {
+		return errTooManyTopics
+	}
+	if w.e.lowDisk.Load() {
+		return errDiskLow
+	}
+	w.ids(cmd, 1)
+	name := string(cmd.Topic())
+	meta := storage.TopicMeta{
+		Name: name, CreatedAtMs: now, ExpireAtMs: cmd.ExpireAtMs, CreateEventID: cmd.EventID,
+		StateChangedAtMs: now, StateChangeEventID: cmd.EventID,
+	}
+	w.record(cmd, codec.CreateTopic, now, binary.LittleEndian.AppendUint64(nil, uint64(cmd.ExpireAtMs)))
+	store := w.e.store
+	t := newTopic(meta, store.TopicRoot(name), store.Reader(name), store.Batch().Create(&meta), w.e.cfg.Loops)
+	cmd.target = t
+	w.topics[name], w.cur.created = t, t
+	return nil
+}
+
+func (w *writer) stageDelete(cmd *Command, t *Topic, now int64) error {
+	if t == nil {
+		return ErrTopicNotExist
+	}
+	w.ids(cmd, 1)
+	cmd.target = t
+	w.record(cmd, codec.DeleteTopic, now, nil)
+	w.e.store.Batch().Delete(t.log, &t.Meta)
+	delete(w.topics, t.Meta.Name)
+	w.cur.ended = t
+	return nil
+}
+
+// stageExpire deletes a topic whose life is over, unless that has happened
+// since, or the clock has stepped back.
+func (w *writer) stageExpire(cmd *Command, now int64) error {
+	if t := cmd.victim; w.topics[t.Meta.Name] != t || !t.Expired(now) {
+		return ErrTopicNotExist
+	}
+	return w.stageDelete(cmd, cmd.victim, now)
+}
+
+// stageFire publishes a delayed message. A topic that is gone, or that is
+// another one of the same name, takes the message with it.
+func (w *writer) stageFire(cmd *Command, now int64) error {
+	batch := w.e.store.Batch()
+	t, err := w.live(cmd.Topic(), now)
+	if err != nil || t.Meta.CreateEventID > cmd.key.EventID {
+		cmd.staged, cmd.dropped = true, true
+		batch.Meta().DeleteDelay(cmd.key)
+		return nil
+	}
+	if w.e.lowDisk.Load() {
+		return errDiskLow
+	}
+	messages, _ := codec.DelayMessages(cmd.payload())
+	w.ids(cmd, cmd.Messages)
+	cmd.target = t
+	at := w.record(cmd, codec.DelayApply, now, cmd.payload())
+	batch.Messages(t.log, now, now, cmd.EventID, at, messages)
+	batch.Meta().DeleteDelay(cmd.key)
+	return nil
+}
+
+// attach makes a subscription known under its name.
+func (w *writer) attach(cmd *Command, now int64) error {
+	t, err := w.live(cmd.Topic(), now)
+	if err != nil {
+		return err
+	}
+	if t.names[cmd.Sub.Who] != nil {
+		return &Refusal{cmd.Sub.Who + codec.TextSubscriberExists}
+	}
+	if t.names == nil {
+		t.names = map[string]*Subscription{}
+	}
+	cmd.Sub.Topic = t
+	t.names[cmd.Sub.Who] = cmd.Sub
+	return nil
+}
+
+// commit brings the batch to the files. A topic whose files fail takes its own
+// commands with it; the others are staged again without them.
+func (w *writer) commit() {
+	for {
+		err := w.write()
+		if err == nil {
+			break
+		}
+		w.e.counters.failedBatches.Add(1)
+		w.unstage()
+		var fatal *storage.FatalError
+		if errors.As(err, &fatal) {
+			w.fail(err)
+			w.refuseStaged("", errBroken)
+			break
+		}
+		w.e.events.WriteFail(err)
+		var failed *storage.BatchError
+		errors.As(err, &failed)
+		if !w.refuseStaged(failed.Topic, explainWrite(err)) {
+			break
+		}
+		w.restage()
+	}
+	w.written()
+}
+
+// write commits what is staged, if anything is.
+func (w *writer) write() error {
+	b := w.e.store.Batch()
+	if b.Empty() {
+		return nil
+	}
+	w.e.counters.batches.Add(1)
+	return b.Commit()
+}
+
+// unstage takes back what the batch has done to the catalog.
+func (w *writer) unstage() {
+	if t := w.cur.created; t != nil {
+		delete(w.topics, t.Meta.Name)
+		w.cur.created = nil
+	}
+	if t := w.cur.ended; t != nil {
+		w.topics[t.Meta.Name] = t
+		w.cur.ended = nil
+	}
+}
+
+// refuseStaged refuses the staged commands that write to topic, or all of them
+// where topic is empty, and reports whether others remain.
+func (w *writer) refuseStaged(topic string, err error) (remain bool) {
+	for _, cmd := range w.cmds {
+		if !cmd.staged {
+			continue
+		}
+		if topic == "" || (cmd.target != nil && cmd.target.Meta.Name == topic) {
+			cmd.Err, cmd.staged = err, false
+		} else {
+			remain = true
+		}
+	}
+	return remain
+}
+
+// restage stages the remaining commands of a failed batch again. Ids that were
+// given out and not used stay unused: gaps are legal, and a smaller id must
+// never follow a larger one.
+func (w *writer) restage() {
+	for _, cmd := range w.cmds {
+		if cmd.staged {
+			w.stage(cmd)
+		}
+	}
+}
+
+func explainWrite(err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return errDiskFull
+	}
+	return errStorage
+}
