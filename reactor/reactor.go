@@ -1,0 +1,234 @@
+package reactor
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/panjf2000/gnet/v2"
+	"github.com/panjf2000/gnet/v2/pkg/logging"
+
+	"smss/codec"
+	"smss/engine"
+)
+
+// Reactor is the server's connections.
+type Reactor struct {
+	gnet.BuiltinEventEngine
+	cfg    Config
+	engine *engine.Engine
+	clock  engine.Clock
+	loops  []*loop
+
+	conns  atomic.Int64 // open, those being refused not counted
+	input  atomic.Int64 // bytes of input that wait, over all sessions
+	client *gnet.Client // set by Start
+	accept net.Listener // set by Start
+	done   chan struct{}
+
+	stopping atomic.Bool  // no request is begun any more
+	silent   atomic.Bool  // no loop may be woken any more
+	waking   atomic.Int64 // wake-ups under way
+}
+
+// New returns a reactor. Its mailboxes belong into the engine's configuration;
+// Start takes the engine.
+func New(cfg Config) *Reactor {
+	r := &Reactor{cfg: cfg, done: make(chan struct{})}
+	for i := range cfg.Loops {
+		r.loops = append(r.loops, newLoop(r, i))
+	}
+	return r
+}
+
+// Mailboxes returns the loops' mailboxes.
+func (r *Reactor) Mailboxes() []*engine.Mailbox {
+	out := make([]*engine.Mailbox, len(r.loops))
+	for i, l := range r.loops {
+		out[i] = l.mailbox
+	}
+	return out
+}
+
+// Connections returns how many connections are open. Any goroutine.
+func (r *Reactor) Connections() int64 { return r.conns.Load() }
+
+// readBuffer is what a loop reads from a socket at once; there is one such
+// buffer for each loop.
+const readBuffer = 64 << 10
+
+// Start starts the event loops and accepts connections from ln, which it
+// closes in the end.
+func (r *Reactor) Start(ln net.Listener, e *engine.Engine, clock engine.Clock, log logging.Logger) error {
+	r.engine, r.clock, r.accept = e, clock, ln
+	client, err := gnet.NewClient(r,
+		gnet.WithNumEventLoop(len(r.loops)),
+		gnet.WithReadBufferCap(readBuffer),
+		gnet.WithWriteBufferCap(4<<10),
+		gnet.WithTCPNoDelay(gnet.TCPNoDelay),
+		gnet.WithTicker(true),
+		gnet.WithLogger(log),
+	)
+	if err != nil {
+		return fmt.Errorf("event loops: %w", err)
+	}
+	if err := client.Start(); err != nil {
+		return fmt.Errorf("event loops: %w", err)
+	}
+	r.client = client
+	go r.acceptAll()
+	return nil
+}
+
+// Keep-alive finds a peer that has vanished within a minute, so that a
+// subscriber's name does not stay taken.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 6 * time.Second, Count: 5}
+
+// acceptAll is the accepting goroutine.
+func (r *Reactor) acceptAll() {
+	defer close(r.done)
+	pause := time.Duration(0)
+	for {
+		c, err := r.accept.Accept()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			// Descriptors or memory are short: what waits in the backlog is
+			// taken when there are some again.
+			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+			if r.cfg.Events.AcceptFailed != nil {
+				r.cfg.Events.AcceptFailed(err)
+			}
+			time.Sleep(pause)
+			continue
+		}
+		pause = 0
+		r.admit(c)
+	}
+}
+
+// admit hands a connection to the event loops, or refuses it.
+func (r *Reactor) admit(c net.Conn) {
+	if r.conns.Add(1) > int64(r.cfg.MaxConnections) {
+		r.conns.Add(-1)
+		r.cfg.Events.refused(c.RemoteAddr(), "too many connections")
+		// Ten bytes and a text always fit into an empty socket buffer; the
+		// deadline is for a socket that is not what it seems.
+		_ = c.SetWriteDeadline(time.Now().Add(time.Second))
+		_, _ = c.Write(codec.AppendError(nil, "too many connections, see limits.maxConnections"))
+		_ = c.Close()
+		return
+	}
+	if tcp, ok := c.(*net.TCPConn); ok {
+		// A connection that is gone already shows itself when it is read.
+		_ = tcp.SetKeepAliveConfig(keepAlive)
+	}
+	if _, err := r.client.Enroll(c); err != nil {
+		r.conns.Add(-1)
+		if r.cfg.Events.AcceptFailed != nil {
+			r.cfg.Events.AcceptFailed(err)
+		}
+	}
+}
+
+// leave is called when a connection's last descriptor is closed.
+func (r *Reactor) leave() { r.conns.Add(-1) }
+
+// loopOf returns the loop of an event loop, giving it one when its first
+// connection opens. It runs on that event loop.
+func (r *Reactor) loopOf(el gnet.EventLoop) *loop {
+	for _, l := range r.loops {
+		if p := l.el.Load(); p != nil {
+			if *p == el {
+				return l
+			}
+		} else if l.el.CompareAndSwap(nil, &el) {
+			return l
+		} else if *l.el.Load() == el {
+			return l
+		}
+	}
+	panic("reactor: gnet runs more event loops than it was told to")
+}
+
+// OnOpen implements gnet.EventHandler.
+func (r *Reactor) OnOpen(c gnet.Conn) ([]byte, gnet.Action) {
+	l := r.loopOf(c.EventLoop())
+	s := &session{conn: c, loop: l, remote: c.RemoteAddr(), linger: -1}
+	s.activeNs = l.clock()
+	c.SetContext(s)
+	s.retime()
+	return nil, gnet.None
+}
+
+// OnTraffic implements gnet.EventHandler. It takes everything that was read, so
+// that gnet never buffers input.
+func (r *Reactor) OnTraffic(c gnet.Conn) gnet.Action {
+	s := c.Context().(*session)
+	s.loop.clock()
+	data, err := c.Next(-1)
+	if err != nil || len(data) == 0 {
+		return gnet.None
+	}
+	s.traffic(data)
+	return gnet.None
+}
+
+// OnClose implements gnet.EventHandler. gnet calls it inside a write that
+// fails, too.
+func (r *Reactor) OnClose(c gnet.Conn, err error) gnet.Action {
+	if s, ok := c.Context().(*session); ok && !s.closed {
+		s.closedNow(errors.Is(err, io.EOF))
+	}
+	return gnet.None
+}
+
+// OnTick implements gnet.EventHandler. It runs on a goroutine of gnet's, not on
+// a loop.
+func (r *Reactor) OnTick() (time.Duration, gnet.Action) {
+	for _, l := range r.loops {
+		if !l.ticked.Swap(true) {
+			l.wake()
+		}
+	}
+	return tickEvery, gnet.None
+}
+
+// StopAccepting closes the listener. Connections go on.
+func (r *Reactor) StopAccepting() {
+	_ = r.accept.Close()
+	<-r.done
+}
+
+// Stop answers what was asked for, waiting at most timeout for it, and closes
+// all connections. Requests that were not begun when it is called are not
+// executed.
+func (r *Reactor) Stop(timeout time.Duration) error {
+	r.StopAccepting()
+	r.stopping.Store(true)
+	for deadline := time.Now().Add(timeout); r.outstanding() > 0 && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	// gnet closes the descriptor by which its loops are woken. A wake-up that
+	// came later would write to whatever file has that number then.
+	r.silent.Store(true)
+	for r.waking.Load() > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if err := r.client.Stop(); err != nil {
+		return fmt.Errorf("event loops: %w", err)
+	}
+	return nil
+}
+
+// outstanding returns how many commands wait for their reply.
+func (r *Reactor) outstanding() (n int64) {
+	for _, l := range r.loops {
+		n += l.outstanding.Load()
+	}
+	return n
+}

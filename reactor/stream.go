@@ -1,0 +1,224 @@
+package reactor
+
+import (
+	"time"
+
+	"smss/codec"
+	"smss/engine"
+)
+
+// subscribe begins the way into stream mode: the writer makes the name known,
+// a reader finds the position, then pushes begin.
+func (s *session) subscribe(req *codec.Request) {
+	if req.Invalid != nil {
+		s.fail(req.Invalid.Text)
+		return
+	}
+	s.batch, s.eventID, s.ackTimeout = req.Batch, req.EventID, time.Duration(req.AckTimeoutNs)
+	if s.ackTimeout <= 0 {
+		s.ackTimeout = defaultAckTimeout
+	}
+	s.sub = &engine.Subscription{Who: string(req.Who), Session: s, Loop: s.loop.id, Mailbox: s.loop.mailbox}
+	cmd := s.command(engine.Attach)
+	cmd.Sub = s.sub
+	cmd.SetText(req.Topic, req.Trace, nil)
+	s.state = attaching
+	s.push(cmd)
+}
+
+// attached goes on once the name is known, or refused.
+func (s *session) attached(cmd *engine.Command) {
+	sub := cmd.Sub
+	if s.closed {
+		if cmd.Err == nil {
+			s.loop.r.engine.Detach(sub)
+		}
+		s.sub = nil
+		if !s.expectsReplies() {
+			s.letGo()
+		}
+		return
+	}
+	if cmd.Err != nil {
+		s.sub, s.state = nil, commanding
+		s.fail(cmd.Err.Error())
+		return
+	}
+	s.state = locating
+	r := sub.ReadOf()
+	*r = engine.Read{Kind: engine.Locate, Topic: sub.Topic, EventID: s.eventID}
+	s.startRead(r)
+}
+
+// located begins the stream.
+func (s *session) located(r *engine.Read) {
+	if r.Err != nil {
+		s.endWith(r.Err)
+		return
+	}
+	s.sub.Pos = r.Pos
+	if len(s.in) > 0 {
+		s.breach("input while no ack is due")
+		return
+	}
+	s.pump()
+}
+
+// pump sends what is there, or waits for it.
+func (s *session) pump() {
+	for {
+		switch {
+		case s.sub.Topic.Ended():
+			s.end()
+			return
+		case s.sub.Pos.Before(s.sub.Topic.End()):
+			s.startPush()
+			return
+		case s.sub.Park():
+			s.state = parked
+			s.loop.beats.push(s, s.loop.nowNs+int64(s.loop.r.cfg.Heartbeat))
+			return
+		}
+	}
+}
+
+// resume is called when the topic of a parked session has moved or ended.
+func (s *session) resume() {
+	if s.closed || s.state != parked {
+		return
+	}
+	s.loop.beats.remove(s)
+	s.pump()
+}
+
+func (s *session) startPush() {
+	s.state = reading
+	r := s.sub.ReadOf()
+	*r = engine.Read{Kind: engine.ReadPush, Topic: s.sub.Topic, From: s.sub.Pos, Batch: s.batch}
+	s.startRead(r)
+}
+
+// pushRead sends the push that was read.
+func (s *session) pushRead(r *engine.Read) {
+	switch {
+	case s.sub.Topic.Ended():
+		s.end()
+		return
+	case r.Err != nil:
+		s.endWith(r.Err)
+		return
+	}
+	s.sub.Pos = r.Push.Next
+	if r.Push.Messages == 0 {
+		s.pump()
+		return
+	}
+	s.state = awaitingAck
+	s.ackNs = s.loop.nowNs + int64(s.ackTimeout)
+	s.flush() // nothing is in front of it, but order is order
+	s.write(r.Push.Frame)
+}
+
+// end tells the subscriber that the topic is gone.
+func (s *session) end() {
+	s.out = codec.AppendCode(s.out, codec.CodeEnd)
+	s.leave()
+}
+
+// endWith tells the subscriber why its stream ends.
+func (s *session) endWith(err error) {
+	s.fail(err.Error())
+	s.leave()
+}
+
+// leave returns to command mode and frees the name.
+func (s *session) leave() {
+	s.loop.r.engine.Detach(s.sub)
+	s.sub, s.state, s.ackNs = nil, commanding, 0
+	s.activeNs = s.loop.nowNs
+	s.loop.mark(s)
+}
+
+// retime sets the session's due time from everything that it waits for.
+func (s *session) retime() {
+	if s.closed {
+		return
+	}
+	cfg := &s.loop.r.cfg
+	var due int64
+	switch s.state {
+	case closing:
+		due = s.activeNs + int64(lingerTimeout)
+		if s.frameNs != 0 {
+			due = s.frameNs + int64(lingerTimeout)
+		} else {
+			s.frameNs = s.loop.nowNs
+		}
+	case awaitingAck:
+		due = s.ackNs
+	case commanding:
+		if len(s.in) > 0 && !s.blocked() {
+			if s.frameNs == 0 {
+				s.frameNs = s.loop.nowNs
+			}
+			due = s.frameNs + int64(cfg.FrameTimeout) + int64(len(s.in)/frameBytesPerMs)*int64(time.Millisecond)
+		} else if cfg.IdleTimeout > 0 {
+			due = s.activeNs + int64(cfg.IdleTimeout)
+		}
+	}
+	due = earliest(due, s.stuckNs)
+	if s.choked {
+		due = earliest(due, s.loop.nowNs+int64(tickEvery)) // gnet does not say when it has sent
+	}
+	s.loop.wheel.set(s, due)
+}
+
+// expired is called when the due time has come: something may be late.
+func (s *session) expired() {
+	if s.closed {
+		return
+	}
+	now, cfg := s.loop.nowNs, &s.loop.r.cfg
+	if s.stuckNs != 0 && !s.progressed(now) {
+		s.breach("no progress in sending for timeout.net.write")
+		return
+	}
+	switch {
+	case s.state == closing && now >= s.frameNs+int64(lingerTimeout):
+		s.close()
+		return
+	case s.state == awaitingAck && now >= s.ackNs && s.stuckNs == 0:
+		s.breach("no ack in time")
+		return
+	case s.state == commanding && s.frameNs != 0 && len(s.in) > 0 && !s.blocked() &&
+		now >= s.frameNs+int64(cfg.FrameTimeout)+int64(len(s.in)/frameBytesPerMs)*int64(time.Millisecond):
+		s.breach("request not complete within limits.frameTimeoutMs")
+		return
+	case s.state == commanding && s.window == 0 && len(s.in) == 0 && cfg.IdleTimeout > 0 && now >= s.activeNs+int64(cfg.IdleTimeout):
+		s.breach("nothing asked for limits.idleTimeoutMs")
+		return
+	}
+	s.retime()
+}
+
+// progressed looks at unsent bytes: fewer than at the last look is progress.
+// The time for an ack counts from when the push has left.
+func (s *session) progressed(now int64) bool {
+	unsent := s.conn.OutboundBuffered()
+	if unsent > 0 && unsent >= s.unsent && now >= s.stuckNs {
+		return false
+	}
+	s.choked = unsent > s.loop.r.cfg.MaxOutbound
+	if unsent == 0 {
+		s.stuckNs, s.unsent = 0, 0
+		if s.state == awaitingAck {
+			s.ackNs = now + int64(s.ackTimeout)
+		}
+		return true
+	}
+	if unsent < s.unsent {
+		s.unsent = unsent
+		s.stuckNs = now + int64(s.loop.r.cfg.WriteTimeout)
+	}
+	return true
+}
