@@ -17,6 +17,7 @@ const (
 	Attach // make a subscription known under its name
 	fire   // publish a delayed message that is due; scheduler only
 	expire // delete a topic whose life is over; scheduler only
+	drop   // forget delayed messages of topics that are gone; janitor only
 )
 
 // Command is one mutation on its way through the ring and back. Between Push
@@ -44,9 +45,10 @@ type Command struct {
 	topicLen int
 	traceLen int
 
-	key     storage.DelayKey // fire
-	victim  *Topic           // expire
-	dropped bool             // fire: the topic is gone, the message with it
+	key     storage.DelayKey   // fire
+	victim  *Topic             // expire
+	orphans []storage.DelayKey // drop
+	dropped bool               // fire: the topic is gone, the message with it
 
 	// Err is nil or why the command was refused; valid once it is done.
 	Err error

@@ -82,6 +82,7 @@ type Engine struct {
 
 	lowDisk  atomic.Bool  // free space is below the floor; janitor
 	broken   atomic.Bool  // writing has stopped for good; writer
+	orphans  atomic.Bool  // a topic has ended: delayed messages of it may be stored still
 	due      dueTimes     // what the writer tells the scheduler
 	durable  atomic.Int64 // binlog file of the last checkpoint; for retention
 	counters counters
@@ -129,6 +130,7 @@ func New(cfg Config, store *storage.Store, state *storage.State) *Engine {
 		e.room[i].note.Subject = &e.room[i]
 	}
 	e.due.reset()
+	e.orphans.Store(true) // what a stop or a crash has left
 	e.writer.init(e, state)
 	e.scheduler.init(e)
 	for _, t := range state.Topics {

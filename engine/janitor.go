@@ -37,6 +37,9 @@ func (e *Engine) runJanitor() {
 			return
 		}
 		e.checkDisk()
+		if e.orphans.Swap(false) {
+			e.dropOrphans()
+		}
 		now := time.Now()
 		if e.cfg.RetentionMs > 0 && now.Sub(lastRetention) >= e.cfg.RetentionEvery {
 			lastRetention = now
@@ -49,6 +52,58 @@ func (e *Engine) runJanitor() {
 			}
 		}
 	}
+}
+
+// orphansMax is how many keys one drop carries.
+const orphansMax = 1024
+
+// dropOrphans looks through the pending delayed messages for those of topics
+// that are gone, and has the writer forget them. One that fires before that is
+// dropped by the writer just the same.
+func (e *Engine) dropOrphans() {
+	wake := make(chan struct{}, 1)
+	mailbox := NewMailbox(func() { wake <- struct{}{} })
+	for from := int64(0); ; {
+		var keys []storage.DelayKey
+		err := e.store.Meta().DelayKeys(from, func(k storage.DelayKey) bool {
+			if t := e.Lookup([]byte(k.Topic)); t == nil || t.Meta.CreateEventID > k.EventID {
+				keys = append(keys, k)
+			}
+			return len(keys) < orphansMax
+		})
+		if err != nil {
+			e.events.Note("pending delayed messages cannot be read", err)
+			e.orphans.Store(true)
+			return
+		}
+		if len(keys) == 0 {
+			return
+		}
+		dropped, err := e.drop(keys, mailbox, wake)
+		if err != nil {
+			e.orphans.Store(true) // tried again at the next tick
+			return
+		}
+		if len(keys) < orphansMax {
+			return
+		}
+		from = keys[len(keys)-1].TriggerAtMs
+		if dropped == 0 {
+			from++ // none was an orphan after all: the walk must not stand still
+		}
+	}
+}
+
+// drop sends one command and waits for it.
+func (e *Engine) drop(keys []storage.DelayKey, mailbox *Mailbox, wake <-chan struct{}) (dropped int, err error) {
+	cmd := &Command{Kind: drop, Mailbox: mailbox, orphans: keys}
+	cmd.note.Subject = cmd
+	for !e.Push(cmd) {
+		time.Sleep(time.Millisecond) // the ring is full of others' commands, which the writer works off
+	}
+	<-wake
+	mailbox.Drain(func(*Note) {})
+	return cmd.Messages, cmd.Err
 }
 
 // checkDisk compares the free space with the floor. Leaving the refusing state

@@ -77,6 +77,7 @@ func (w *writer) publish(b *written) {
 	if t := b.ended; t != nil {
 		w.e.catalog.CompareAndDelete(t.Meta.Name, t)
 		t.ended.Store(true)
+		w.e.orphans.Store(true)
 	}
 	for _, cmd := range b.cmds {
 		w.count(cmd)

@@ -122,7 +122,7 @@ func (e *Engine) readPush(r *Read, scratch []byte) []byte {
 	r.frame = frames.Get().(*[]byte)
 	lim := storage.PushLimits{Messages: r.Batch, Bytes: e.cfg.MaxPushBytes}
 	r.Push, scratch, r.Err = r.Topic.reader.ReadPush(r.From, r.Topic.End(), lim, *r.frame, scratch)
-	if r.Push.Skipped {
+	if r.Push.Skipped && !r.Topic.Ended() {
 		e.events.Skipped(r.Topic.Meta.Name, r.From, r.Push.Next)
 	}
 	r.Err = e.explainRead(r.Topic, r.Err)

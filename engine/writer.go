@@ -198,6 +198,8 @@ func (w *writer) stage(cmd *Command) {
 		cmd.Err = w.stageFire(cmd, now)
 	case expire:
 		cmd.Err = w.stageExpire(cmd, now)
+	case drop:
+		w.stageDrop(cmd)
 	}
 }
 
@@ -327,6 +329,19 @@ func (w *writer) stageFire(cmd *Command, now int64) error {
 	batch.Messages(t.log, now, now, cmd.EventID, at, messages)
 	batch.Meta().DeleteDelay(cmd.key)
 	return nil
+}
+
+// stageDrop forgets delayed messages that belong to no topic. Whether they do
+// is decided here: the janitor's view may be older than a topic that was just
+// created.
+func (w *writer) stageDrop(cmd *Command) {
+	cmd.staged, cmd.Messages = true, 0
+	for _, k := range cmd.orphans {
+		if t := w.topics[k.Topic]; t == nil || t.Meta.CreateEventID > k.EventID {
+			w.e.store.Batch().Meta().DeleteDelay(k)
+			cmd.Messages++
+		}
+	}
 }
 
 // attach makes a subscription known under its name.

@@ -115,6 +115,7 @@ func (l *loop) settle() {
 		s := l.dirty[i]
 		s.advance()
 		s.flush()
+		s.finishLinger()
 	}
 	for i, s := range l.dirty {
 		s.marked = false

@@ -227,19 +227,20 @@ func (s *session) done(cmd *engine.Command) {
 	s.loop.pool.Put(cmd)
 }
 
-// readDone takes a read back from the engine.
+// readDone takes a read back from the engine. The read may be used again by
+// what follows, so its buffer is given back before that.
 func (s *session) readDone(r *engine.Read) {
 	s.read = nil
 	switch {
 	case r.Kind == engine.ListAll || r.Kind == engine.ListValid:
 		s.listed(r)
 	case s.closed:
+		r.Release()
 	case r.Kind == engine.Locate:
 		s.located(r)
 	default:
 		s.pushRead(r)
 	}
-	r.Release()
 }
 
 // lastWords sends replies to a peer that has closed its sending side, as far
@@ -249,8 +250,7 @@ func (s *session) lastWords(out []byte) {
 		return
 	}
 	// The peer may be gone altogether: the error is what that looks like.
-	_, err := unix.Write(s.linger, out)
-	if err != nil || !s.expectsReplies() {
+	if _, err := unix.Write(s.linger, out); err != nil {
 		s.letGo()
 	}
 }
@@ -260,6 +260,14 @@ func (s *session) expectsReplies() bool {
 	return s.window > 0 || s.pending != nil || (s.state == listing && s.read != nil)
 }
 
+// finishLinger lets go of a half-closed connection once everything that it
+// asked for is answered.
+func (s *session) finishLinger() {
+	if s.linger >= 0 && !s.expectsReplies() {
+		s.letGo()
+	}
+}
+
 // letGo closes the second descriptor of a half-closed connection.
 func (s *session) letGo() {
 	if s.linger < 0 {
@@ -267,5 +275,6 @@ func (s *session) letGo() {
 	}
 	_ = unix.Close(s.linger)
 	s.linger = -1
+	s.forget()
 	s.loop.r.leave()
 }

@@ -99,7 +99,7 @@ func (s *session) traffic(data []byte) {
 
 // keep adds input to what waits, within the limits.
 func (s *session) keep(data []byte) {
-	if len(data) == 0 || s.closed || s.state == closing {
+	if len(data) == 0 || s.gone() || s.state == closing {
 		return
 	}
 	r := s.loop.r
@@ -133,7 +133,7 @@ func (s *session) drop(n int) {
 
 // advance goes on with input that waited.
 func (s *session) advance() {
-	if s.closed || len(s.in) == 0 {
+	if s.gone() || len(s.in) == 0 {
 		s.retime()
 		return
 	}
@@ -161,7 +161,7 @@ func (s *session) blocked() bool {
 // bytes that was.
 func (s *session) consume(b []byte) int {
 	at := 0
-	for at < len(b) && !s.closed {
+	for at < len(b) && !s.gone() {
 		n := 0
 		switch s.state {
 		case commanding:
@@ -274,6 +274,7 @@ func (s *session) breach(why string) {
 // far as the socket takes it.
 func (s *session) close() {
 	if s.closed {
+		s.letGo()
 		return
 	}
 	// The error is of the descriptor that goes away.
@@ -331,8 +332,6 @@ func (s *session) closedNow(halfClosed bool) {
 	l := s.loop
 	l.wheel.unlink(s)
 	l.beats.remove(s)
-	l.r.input.Add(-int64(len(s.in)))
-	s.in = nil
 	if s.sub != nil && s.state != attaching { // else attached sees to it
 		l.r.engine.Detach(s.sub)
 		s.sub = nil
@@ -347,10 +346,20 @@ func (s *session) closedNow(halfClosed bool) {
 			return
 		}
 	}
+	s.forget()
+	l.r.leave()
+}
+
+// gone reports whether no reply can reach the peer any more.
+func (s *session) gone() bool { return s.closed && s.linger < 0 }
+
+// forget drops what a session that is gone still holds.
+func (s *session) forget() {
+	s.loop.r.input.Add(-int64(len(s.in)))
+	s.in = nil
 	if s.pending != nil {
-		l.stalled.remove(s)
-		l.pool.Put(s.pending)
+		s.loop.stalled.remove(s)
+		s.loop.pool.Put(s.pending)
 		s.pending = nil
 	}
-	l.r.leave()
 }

@@ -33,10 +33,7 @@ func (s *session) attached(cmd *engine.Command) {
 		if cmd.Err == nil {
 			s.loop.r.engine.Detach(sub)
 		}
-		s.sub = nil
-		if !s.expectsReplies() {
-			s.letGo()
-		}
+		s.sub, s.state = nil, closing
 		return
 	}
 	if cmd.Err != nil {
@@ -102,21 +99,22 @@ func (s *session) startPush() {
 func (s *session) pushRead(r *engine.Read) {
 	switch {
 	case s.sub.Topic.Ended():
+		r.Release()
 		s.end()
-		return
 	case r.Err != nil:
+		r.Release()
 		s.endWith(r.Err)
-		return
-	}
-	s.sub.Pos = r.Push.Next
-	if r.Push.Messages == 0 {
+	case r.Push.Messages == 0:
+		s.sub.Pos = r.Push.Next
+		r.Release()
 		s.pump()
-		return
+	default:
+		s.sub.Pos = r.Push.Next
+		s.state = awaitingAck
+		s.ackNs = s.loop.nowNs + int64(s.ackTimeout)
+		s.write(r.Push.Frame)
+		r.Release()
 	}
-	s.state = awaitingAck
-	s.ackNs = s.loop.nowNs + int64(s.ackTimeout)
-	s.flush() // nothing is in front of it, but order is order
-	s.write(r.Push.Frame)
 }
 
 // end tells the subscriber that the topic is gone.

@@ -21,8 +21,9 @@ type Log struct {
 	dir     string
 	maxSize int64
 
-	end  Pos  // behind the last committed record
-	file File // of end.File, open for writing; nil while nobody appends
+	end  Pos   // behind the last committed record
+	file File  // open for writing; nil while nobody appends
+	id   int64 // which file that is
 
 	staged []byte
 	cuts   []int // offsets in staged at which the next file begins
@@ -127,13 +128,11 @@ func (l *Log) writeFile(id int64, b []byte, off int64) error {
 	if id > maxFileID || off+int64(len(b)) > maxFileOff {
 		return fmt.Errorf("%s: the log is full: it has no number left for another file", l.dir)
 	}
-	if id > l.end.File {
-		if l.file != nil {
-			l.retired = append(l.retired, l.file)
-			l.file = nil
-		}
-		l.wrote = int(id - l.end.File)
+	if l.file != nil && l.id != id {
+		l.retired = append(l.retired, l.file)
+		l.file = nil
 	}
+	l.wrote = int(id - l.end.File)
 	if l.file == nil {
 		if err := l.open(id, off); err != nil {
 			return err
@@ -169,7 +168,7 @@ func (l *Log) open(id, off int64) error {
 			l.fresh = true
 		}
 	}
-	l.file = f
+	l.file, l.id = f, id
 	return nil
 }
 

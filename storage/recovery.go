@@ -245,6 +245,10 @@ func (r *recovery) openTopic(t *recovering) error {
 	var end Pos
 	if n := len(ids); n > 0 {
 		end.File = ids[n-1]
+	} else if err := r.s.fsys.MkdirAll(dir); err != nil {
+		// The directory is missing where a crash came between the steps of a
+		// deletion: it is there again for what the binlog says about it.
+		return err
 	}
 	// Usually one turn: a file that recovery empties, or that was never
 	// written to, leaves the last record to the file before it.
