@@ -43,6 +43,10 @@ const frameBytesPerMs = 16
 // defaultAckTimeout applies to a subscriber that asks for none.
 const defaultAckTimeout = 3 * time.Second
 
+// maxAckTimeout stands for every longer one, so that adding it to a time does
+// not overflow.
+const maxAckTimeout = 100 * 365 * 24 * time.Hour
+
 // lingerTimeout is how long a refused connection is read from after its error
 // reply, so that the reply is not destroyed by a reset.
 const lingerTimeout = time.Second

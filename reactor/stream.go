@@ -18,6 +18,7 @@ func (s *session) subscribe(req *codec.Request) {
 	if s.ackTimeout <= 0 {
 		s.ackTimeout = defaultAckTimeout
 	}
+	s.ackTimeout = min(s.ackTimeout, maxAckTimeout)
 	s.sub = &engine.Subscription{Who: string(req.Who), Session: s, Loop: s.loop.id, Mailbox: s.loop.mailbox}
 	cmd := s.command(engine.Attach)
 	cmd.Sub = s.sub

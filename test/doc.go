@@ -1,0 +1,35 @@
+// Package test is the black-box suite of smss: it builds the real binary,
+// starts it on temporary data directories and talks to it over TCP with a
+// protocol client of its own, which shares no code with package codec and so
+// is a second opinion on the bytes.
+//
+// What is here:
+//
+//   - golden transcripts recorded from the existing smss server
+//     (testdata/golden), replayed whole, split at pseudo-random places and
+//     one byte at a time;
+//   - scenario tests named after the numbered cases from the field: bytes on
+//     the wire, connections and load, delayed messages, subscribers, topics,
+//     configuration and operation, crashes;
+//   - data directories written by the existing server (testdata/fixtures)
+//     that must open here and carry on.
+//
+// The usual run:
+//
+//	go test ./test/
+//	go test -race ./test/        (the server is then built with -race too)
+//
+// Environment:
+//
+//	SMSS_TEST_LONG=1             the same scenarios with the big numbers;
+//	                             go test -timeout 60m ./test/
+//	SMSS_TEST_BINARY=FILE        test this binary instead of building one
+//	SMSS_TEST_PEER=1             that binary is the existing smss server: it
+//	                             reads ./config/config.yaml of its working
+//	                             directory, has no -config flag and no clean
+//	                             stop. Meant for -run Golden, which proves the
+//	                             replayer against the server that was recorded
+//
+// The suite uses the loopback interface only. Some tests read /proc and so
+// need Linux.
+package test
