@@ -106,7 +106,7 @@ func storeTable() []entry {
 
 func workerTable() []entry {
 	return []entry{
-		{key: "worker.buffSize", def: "1000", min: 1, max: 1048576, unit: "commands",
+		{key: "worker.buffSize", def: "4096", min: 1, max: 1048576, unit: "commands",
 			meaning: "commands that can wait for the writer",
 			field:   func(c *Config) any { return &c.Worker.BuffSize }},
 		{key: "worker.waitMsgTimeout", def: "1000", max: math.MaxInt32, unit: "ms",

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"slices"
+
 	"smss/codec"
 	"smss/storage"
 )
@@ -64,12 +66,15 @@ const delayRoom = 16
 
 // SetText fills the command's topic, trace id and payload with copies.
 func (c *Command) SetText(topic, trace, payload []byte) {
-	c.buf = append(c.buf[:0], topic...)
-	c.buf = append(c.buf, trace...)
 	c.topicLen, c.traceLen = len(topic), len(trace)
+	room := 0
 	if c.Kind == Delay {
-		c.buf = append(c.buf, make([]byte, delayRoom)...)
+		room = delayRoom
 	}
+	c.buf = slices.Grow(c.buf[:0], len(topic)+len(trace)+room+len(payload))
+	c.buf = append(c.buf, topic...)
+	c.buf = append(c.buf, trace...)
+	c.buf = c.buf[:len(c.buf)+room] // the writer fills it
 	c.buf = append(c.buf, payload...)
 }
 
@@ -89,24 +94,29 @@ func (c *Command) Trace() []byte { return c.buf[c.topicLen : c.topicLen+c.traceL
 func (c *Command) payload() []byte { return c.buf[c.topicLen+c.traceLen:] }
 
 // CommandPool keeps commands of one goroutine for reuse.
-type CommandPool struct{ free []*Command }
+type CommandPool struct {
+	free []*Command
+	size int // capacity of their buffers together
+}
 
-// The pool keeps at most poolMax commands, none with a buffer over
-// poolBufferMax bytes.
+// The pool keeps at most poolMax commands with poolBytes of buffers: as many
+// as the ring holds by default, with small messages.
 const (
-	poolMax       = 1024
-	poolBufferMax = 16 << 10
+	poolMax   = 4096
+	poolBytes = 2 << 20
 )
 
 // Get returns an empty command.
 func (p *CommandPool) Get() *Command {
-	if n := len(p.free); n > 0 {
-		c := p.free[n-1]
-		p.free = p.free[:n-1]
+	n := len(p.free)
+	if n == 0 {
+		c := new(Command)
+		c.note.Subject = c
 		return c
 	}
-	c := new(Command)
-	c.note.Subject = c
+	c := p.free[n-1]
+	p.free = p.free[:n-1]
+	p.size -= cap(c.buf)
 	return c
 }
 
@@ -115,12 +125,13 @@ func (p *CommandPool) Put(c *Command) {
 	if len(p.free) >= poolMax {
 		return
 	}
-	buf := c.buf
-	if cap(buf) > poolBufferMax {
+	buf := c.buf[:0]
+	if p.size+cap(buf) > poolBytes {
 		buf = nil
 	}
-	*c = Command{buf: buf[:0]}
+	*c = Command{buf: buf}
 	c.note.Subject = c
+	p.size += cap(buf)
 	p.free = append(p.free, c)
 }
 

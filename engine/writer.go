@@ -13,7 +13,7 @@ import (
 
 // The writer's batch ends at the first of these.
 const (
-	batchCommands = 1024
+	batchCommands = 4096
 	batchBytes    = 4 << 20
 )
 
@@ -24,8 +24,9 @@ type writer struct {
 	nextID int64
 	topics map[string]*Topic
 
-	cmds []*Command // of the batch being gathered, in order
-	cur  *written   // what will be published when it is safe
+	cmds  []*Command // of the batch being gathered, in order
+	nowMs int64      // when gathering it began
+	cur   *written   // what will be published when it is safe
 
 	unsynced []*written // level 2: written, waiting for a sync, in order
 	syncing  []*written // level 2: covered by the sync that runs
@@ -135,6 +136,7 @@ func (w *writer) detach() {
 // reports whether the batch holds anything.
 func (w *writer) gather() bool {
 	w.cur = w.take()
+	w.nowMs = w.e.clock.NowMs()
 	for len(w.cmds) < batchCommands {
 		cmd := w.e.ring.pop()
 		if cmd == nil {
@@ -182,7 +184,7 @@ func (w *writer) stage(cmd *Command) {
 		cmd.Err = errBroken
 		return
 	}
-	now := w.e.clock.NowMs()
+	now := w.nowMs
 	switch cmd.Kind {
 	case Publish:
 		cmd.Err = w.stagePublish(cmd, now)

@@ -29,6 +29,7 @@ type loop struct {
 	wheel    wheel
 	beats    beatQueue
 	nowNs    int64 // monotonic, as of the last callback
+	nowMs    int64 // time of day, likewise
 	scratch  []byte
 	draining bool
 }
@@ -44,6 +45,7 @@ var start = time.Now()
 
 func (l *loop) clock() int64 {
 	l.nowNs = int64(time.Since(start))
+	l.nowMs = l.r.clock.NowMs()
 	return l.nowNs
 }
 

@@ -33,7 +33,7 @@ var kindOf = map[codec.Command]engine.Kind{
 func (s *session) command(k engine.Kind) *engine.Command {
 	cmd := s.loop.pool.Get()
 	cmd.Kind, cmd.Session, cmd.Mailbox = k, s, s.loop.mailbox
-	cmd.ReceivedAtMs = s.loop.r.clock.NowMs()
+	cmd.ReceivedAtMs = s.loop.nowMs
 	return cmd
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -54,8 +55,10 @@ func (e *Events) damage(d *DamageError) {
 
 // bufferKeep is how much of a staging buffer is kept between batches.
 const (
-	binlogBufferKeep = 1 << 20
-	topicBufferKeep  = 16 << 10
+	binlogBufferKeep = 4 << 20
+	// spareMax is how many bytes of topic buffers wait for the next batch. They
+	// are shared: a topic holds one only while a batch stages into it.
+	spareMax = 4 << 20
 )
 
 // Store is an open data directory.
@@ -73,8 +76,10 @@ type Store struct {
 	dirty []*TopicLog
 	// dirtyDirs are directories whose names a checkpoint has to sync; writer.
 	dirtyDirs map[string]struct{}
-	trashSeq  int // writer
-	durable   Pos // writer: of the last synced checkpoint begun
+	trashSeq  int      // writer
+	spare     [][]byte // writer: empty staging buffers
+	spareSize int      // writer: their capacity together
+	durable   Pos      // writer: of the last synced checkpoint begun
 	boot      string
 }
 
@@ -190,6 +195,7 @@ func (b *Batch) Binlog(rec *codec.BinlogRecord, tail []byte) Pos {
 func (b *Batch) Messages(t *TopicLog, storedAtMs, savedAtMs, firstID int64, source Pos, messages []byte) {
 	if !t.staged {
 		t.staged = true
+		t.log.staged = b.s.takeSpare()
 		b.touched = append(b.touched, t)
 	}
 	rec := TopicRecord{StoredAtMs: storedAtMs, EventID: firstID, SavedAtMs: savedAtMs, Source: source}
@@ -323,7 +329,8 @@ func (b *Batch) keep() {
 	s.binlog.Commit(binlogBufferKeep)
 	for _, t := range b.touched {
 		first := t.log.end.File
-		t.log.Commit(topicBufferKeep)
+		t.log.Commit(keepAll)
+		s.giveSpare(t)
 		t.staged = false
 		for _, f := range t.log.retired {
 			f.Close() // the checkpoint syncs by name
@@ -361,7 +368,8 @@ func (b *Batch) undo() error {
 	s := b.s
 	errs := []error{s.binlog.Rollback(binlogBufferKeep)}
 	for _, t := range b.touched {
-		errs = append(errs, t.log.Rollback(topicBufferKeep))
+		errs = append(errs, t.log.Rollback(keepAll))
+		s.giveSpare(t)
 		t.staged = false
 		t.index.drop()
 		s.forgetHandle(t)
@@ -380,6 +388,31 @@ func (b *Batch) undo() error {
 	}
 	b.reset()
 	return errors.Join(errs...)
+}
+
+// keepAll makes Commit and Rollback keep the buffer, for giveSpare.
+const keepAll = math.MaxInt
+
+func (s *Store) takeSpare() []byte {
+	n := len(s.spare)
+	if n == 0 {
+		return nil
+	}
+	buf := s.spare[n-1]
+	s.spare = s.spare[:n-1]
+	s.spareSize -= cap(buf)
+	return buf
+}
+
+// giveSpare takes the topic's empty staging buffer back.
+func (s *Store) giveSpare(t *TopicLog) {
+	buf := t.log.staged
+	t.log.staged = nil
+	if cap(buf) == 0 || s.spareSize+cap(buf) > spareMax {
+		return
+	}
+	s.spare = append(s.spare, buf)
+	s.spareSize += cap(buf)
 }
 
 func (s *Store) markDirty(t *TopicLog, first int64) {
