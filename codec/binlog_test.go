@@ -211,6 +211,7 @@ func TestDamagedRecords(t *testing.T) {
 		"command -1":                     plainRecord("1\t-1\t7\t2\tt\t10\n", m+"\n"),
 		"payload length -1":              plainRecord("1\t1\t7\t2\tt\t-1\n", m+"\n"),
 		"payload length 1":               plainRecord("1\t1\t7\t2\tt\t1\n", "\n"),
+		"delete with an empty payload":   plainRecord("1\t3\t7\t2\tt\t1\n", "\n"),
 		"payload over the limit":         plainRecord(fmt.Sprintf("1\t1\t7\t2\tt\t%d\n", testMaxPayload+2), m+"\n"),
 		"payload length of 2^63-1":       plainRecord("1\t1\t7\t2\tt\t9223372036854775807\n", m+"\n"),
 		"payload does not end":           plainRecord("1\t1\t7\t2\tt\t10\n", m+"."),
@@ -231,6 +232,25 @@ func TestDamagedRecords(t *testing.T) {
 			t.Errorf("%s: size %d, error %v", name, size, err)
 		}
 	}
+}
+
+// A checksum has one spelling: without its leading zeros it is another.
+func TestShortenedChecksum(t *testing.T) {
+	for id := range int64(1000) {
+		b := AppendBinlogRecord(nil, &BinlogRecord{Command: DeleteTopic, EventID: id, Topic: []byte("t")}, nil)
+		at := lineEnd(b) - checksumDigits
+		if b[at] != '0' {
+			continue
+		}
+		b = append(b[:at], b[at+1:]...)
+		b[0]--
+		var r BinlogRecord
+		if size, err := ParseBinlogRecord(b, testMaxPayload, &r); !errors.Is(err, ErrRecordDamaged) || size != 0 {
+			t.Errorf("event %d: size %d, error %v", id, size, err)
+		}
+		return
+	}
+	t.Error("no checksum begins with a zero")
 }
 
 func TestPayloadLimitOfRecords(t *testing.T) {

@@ -69,6 +69,7 @@ func TestCountMessagesLies(t *testing.T) {
 		"two headers, one there":          rawMessage(10, 2, kv),
 		"two headers, one and a half":     rawMessage(15, 2, kv+"\x01\x00\x00\x00k"),
 		"4 Gi headers":                    rawMessage(10, 0xFFFFFFFF, kv),
+		"2 Gi headers, twice which is 0":  rawMessage(10, 0x80000000, kv),
 		"headers whose product is small":  rawMessage(10, 0x20000001, kv),
 		"key longer than the content":     rawMessage(10, 1, "\x07\x00\x00\x00k\x01\x00\x00\x00v"),
 		"key of 4 GiB":                    rawMessage(10, 1, "\xff\xff\xff\xffk\x01\x00\x00\x00v"),
