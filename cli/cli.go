@@ -35,6 +35,8 @@ type command struct {
 	examples []string
 	// define declares the command's own flags and returns what runs it.
 	define func(*flag.FlagSet) runFunc
+	// offline commands read a data directory and take no address.
+	offline bool
 	// interruptible commands end by themselves at Ctrl-C and SIGTERM.
 	interruptible bool
 }
@@ -53,11 +55,11 @@ type session struct {
 
 // commands lists what there is, in the order of the overview.
 func commands() []*command {
-	return []*command{pingCommand, topicCreateCommand, topicDeleteCommand, topicListCommand, topicInfoCommand, pubCommand, subCommand}
+	return []*command{pingCommand, topicCreateCommand, topicDeleteCommand, topicListCommand, topicInfoCommand, pubCommand, subCommand, verifyCommand, dumpCommand}
 }
 
 // Names returns the first words that Run understands.
-func Names() []string { return []string{"ping", "topic", "pub", "sub", "help"} }
+func Names() []string { return []string{"ping", "topic", "pub", "sub", "verify", "dump", "help"} }
 
 // Run runs one command line, without the program's name, and returns the exit
 // code. env looks up environment variables. It may be called from any
@@ -145,6 +147,10 @@ func (s *session) start(c *command, args []string, env func(string) string) erro
 func (s *session) flags(c *command, env func(string) string) (*flag.FlagSet, runFunc) {
 	flags := flag.NewFlagSet(c.name, flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
+	if c.offline {
+		s.addr, s.timeout = defaultAddr, defaultTimeout // not used
+		return flags, c.define(flags)
+	}
 	addr := env("SMSS_ADDR")
 	if addr == "" {
 		addr = defaultAddr

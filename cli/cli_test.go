@@ -158,9 +158,9 @@ func longText(n int) string { return strings.Repeat("x", n) }
 func TestHelp(t *testing.T) {
 	for line, wants := range map[string][]string{
 		"help":              {"ping", "topic create", "pub", "sub", "SMSS_ADDR"},
-		"-h":                {"Client subcommands"},
-		"--help":            {"Client subcommands"},
-		"help help":         {"Client subcommands"},
+		"-h":                {"Subcommands"},
+		"--help":            {"Subcommands"},
+		"help help":         {"Subcommands"},
 		"help ping":         {"usage: smss ping [flags]\n", "-addr HOST:PORT", "Examples:\n  smss ping\n"},
 		"help topic":        {"smss topic create [flags] NAME", "smss topic delete", "smss topic list", "smss topic info"},
 		"help topic create": {"-expire TIME", "smss topic create session -expire 24h"},

@@ -45,14 +45,14 @@ func help(words []string, stdout, stderr io.Writer) int {
 }
 
 func writeOverview(w io.Writer) {
-	fmt.Fprint(w, "usage: smss SUBCOMMAND [flags] [arguments]\n\nClient subcommands:\n")
+	fmt.Fprint(w, "usage: smss SUBCOMMAND [flags] [arguments]\n\nSubcommands:\n")
 	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	for _, c := range commands() {
 		fmt.Fprintf(table, "  %s\t%s\n", c.name, c.summary)
 	}
 	fmt.Fprintf(table, "  help SUBCOMMAND\t%s\n", "flags and examples of one of them")
 	_ = table.Flush()
-	fmt.Fprintf(w, "\nAll take -addr HOST:PORT (default SMSS_ADDR or %s) and -timeout TIME.\nsmss without a subcommand starts the server.\n", defaultAddr)
+	fmt.Fprintf(w, "\nThose that talk to a server take -addr HOST:PORT (default SMSS_ADDR or %s) and -timeout TIME.\nsmss without a subcommand starts the server.\n", defaultAddr)
 }
 
 func (c *command) writeHelp(w io.Writer) {
