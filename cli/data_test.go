@@ -14,8 +14,8 @@ import (
 )
 
 // dataDirectory writes a directory with a topic of three messages by hand and
-// returns it with the size of each topic record.
-func dataDirectory(t *testing.T) (dir string, recordSize int) {
+// returns it with where the second message's record begins and ends.
+func dataDirectory(t *testing.T) (dir string, second [2]int) {
 	t.Helper()
 	dir = t.TempDir()
 	binlog := codec.AppendBinlogRecord(nil, &codec.BinlogRecord{
@@ -30,11 +30,13 @@ func dataDirectory(t *testing.T) (dir string, recordSize int) {
 		}, nil)
 		before := len(topic)
 		topic = storage.AppendTopicRecord(topic, &storage.TopicRecord{StoredAtMs: at, EventID: int64(2 + i), SavedAtMs: at, Source: source, Message: m})
-		recordSize = len(topic) - before
+		if i == 1 {
+			second = [2]int{before, len(topic)}
+		}
 	}
 	writeFile(t, filepath.Join(dir, "binlog", "0.log"), binlog)
 	writeFile(t, filepath.Join(dir, "topic", "3", "3", "order", "0.log"), topic)
-	return dir, recordSize
+	return dir, second
 }
 
 func writeFile(t *testing.T, name string, b []byte) {
@@ -59,13 +61,13 @@ func TestVerifyGoodDirectory(t *testing.T) {
 }
 
 func TestVerifyFindsDamageInTheMiddle(t *testing.T) {
-	dir, size := dataDirectory(t)
+	dir, second := dataDirectory(t)
 	name := filepath.Join(dir, "topic", "3", "3", "order", "0.log")
 	b, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b[size+size-2] ^= 1 // the second record's body
+	b[second[1]-2] ^= 1 // the second record's body
 	writeFile(t, name, b)
 	got := runLine(context.Background(), "", "", "verify", "-json", dir)
 	if got.exit != exitFailed {
@@ -76,7 +78,7 @@ func TestVerifyFindsDamageInTheMiddle(t *testing.T) {
 	if err := json.Unmarshal([]byte(lines[1]), &report); err != nil {
 		t.Fatal(err)
 	}
-	want := storage.Finding{Pos: storage.Pos{Off: int64(size)}, What: "damaged record", After: 2, Before: 4}
+	want := storage.Finding{Pos: storage.Pos{Off: int64(second[0])}, What: "damaged record", After: 2, Before: 4}
 	if report.Records != 2 || len(report.Damages) != 1 || report.Damages[0] != want {
 		t.Fatalf("%+v", report)
 	}
