@@ -1,5 +1,5 @@
 // Package cli is the command-line client that the server's binary carries:
-// smss ping, topic, pub, sub and help. Main hands a command line whose first
+// smss ping, topic, pub, sub, verify, dump and help. Main hands a command line whose first
 // word is one of Names to Run and exits with what it returns.
 //
 // Exit codes: 0 done, 1 it failed (one line on standard error says what, where

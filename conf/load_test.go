@@ -99,6 +99,7 @@ func TestShippedFileLoadsWithoutRemark(t *testing.T) {
 	want := Default()
 	want.Log.WithGid = true
 	want.Store.FolderCount = 10
+	want.Worker.BuffSize = 1000
 	if got := values(*c); !reflect.DeepEqual(got, want) {
 		t.Errorf("shipped file gives\n%+v\nwant the defaults with withGid and folderCount\n%+v", got, want)
 	}
