@@ -92,7 +92,9 @@ func (s *server) serveUntil(stop <-chan os.Signal, store *storage.Store, e *engi
 	next, broken := e.Stop()
 	err = errors.Join(cause, err, store.Close(next, broken))
 	if err == nil {
-		s.log.Info().Int64("nextEventId", next).Msg("smss has stopped")
+		st := e.Stats()
+		s.log.Info().Int64("nextEventId", next).Int64("published", st.Published).Int64("batches", st.Batches).
+			Int64("refused", st.Refused).Msg("smss has stopped")
 	}
 	return err
 }
@@ -131,6 +133,7 @@ func (s *server) storageOptions(res resources) storage.Options {
 	return storage.Options{
 		Path: s.cfg.Store.Path, MaxLogSize: s.cfg.Store.MaxLogSize, FolderCount: s.cfg.Store.FolderCount,
 		MaxOpenTopics: res.topicFiles,
+		FS:            storage.OS{NoCache: s.cfg.Store.NoCache},
 		BadgerLog:     newLibraryLog(s.log, "badger", s.repeat),
 		Events: storage.Events{
 			Note:   s.note,
@@ -185,7 +188,7 @@ func (s *server) reactorConfig(res resources) reactor.Config {
 		Codec: codec.Limits{
 			MaxMessageSize: c.Limits.MaxMessageSize, MaxBatchMessages: c.Limits.MaxBatchMessages, MaxWhoLength: c.Limits.MaxWhoLength,
 		},
-		MaxDelayMs: c.Limits.MaxDelayMs, Window: c.Limits.PipelineWindow, MaxUnread: c.Limits.MaxUnreadBytes,
+		MaxDelayMs: c.Limits.MaxDelayMs, MaxDelayPayload: storage.MaxDelayPayload, Window: c.Limits.PipelineWindow, MaxUnread: c.Limits.MaxUnreadBytes,
 		MaxInput: c.Limits.MaxInputBytes, MaxOutbound: c.Limits.MaxOutboundBytes,
 		FrameTimeout: time.Duration(c.Limits.FrameTimeoutMs) * time.Millisecond,
 		IdleTimeout:  time.Duration(c.Limits.IdleTimeoutMs) * time.Millisecond,

@@ -31,8 +31,8 @@ type FS interface {
 	FreeBytes(name string) (int64, error)
 }
 
-// File is an open file. ReadAt and Sync may run beside WriteAt on another
-// goroutine; Truncate and Close may not.
+// File is an open file. ReadAt and Sync may run beside WriteAt and Truncate on
+// another goroutine; Close may not.
 type File interface {
 	io.ReaderAt
 	io.WriterAt
@@ -46,9 +46,16 @@ type File interface {
 }
 
 // OS is the operating system's file system.
-type OS struct{}
+type OS struct {
+	// NoCache drops a file's pages from the system's cache once they are
+	// synced.
+	NoCache bool
+}
 
-type osFile struct{ *os.File }
+type osFile struct {
+	*os.File
+	noCache bool // immutable
+}
 
 func (f osFile) Size() (int64, error) {
 	info, err := f.Stat()
@@ -59,12 +66,25 @@ func (f osFile) Size() (int64, error) {
 }
 
 func (f osFile) Sync() error {
-	for {
-		err := unix.Fdatasync(int(f.Fd()))
-		if err == nil || !errors.Is(err, unix.EINTR) {
-			return wrapPath("fdatasync", f.Name(), err)
-		}
+	// Through the connection and not by the number of the descriptor, which
+	// could be another file's by then.
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return err
 	}
+	var failed error
+	err = conn.Control(func(fd uintptr) {
+		for {
+			if failed = unix.Fdatasync(int(fd)); !errors.Is(failed, unix.EINTR) {
+				break
+			}
+		}
+		if failed == nil && f.noCache {
+			// Advice: whether it is taken changes nothing but the cache.
+			_ = unix.Fadvise(int(fd), 0, 0, unix.FADV_DONTNEED)
+		}
+	})
+	return wrapPath("fdatasync", f.Name(), errors.Join(err, failed))
 }
 
 func wrapPath(op, path string, err error) error {
@@ -75,21 +95,21 @@ func wrapPath(op, path string, err error) error {
 }
 
 // Open implements FS.
-func (OS) Open(name string) (File, error) {
+func (o OS) Open(name string) (File, error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, err
 	}
-	return osFile{f}, nil
+	return osFile{f, o.NoCache}, nil
 }
 
 // OpenAppend implements FS.
-func (OS) OpenAppend(name string) (File, error) {
+func (o OS) OpenAppend(name string) (File, error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, err
 	}
-	return osFile{f}, nil
+	return osFile{f, o.NoCache}, nil
 }
 
 // MkdirAll implements FS.
@@ -156,10 +176,14 @@ func exists(fsys FS, name string) (bool, error) {
 	return false, err
 }
 
-// syncNew makes a directory that was just created durable: its own names, and
-// its name in its parent.
-func syncNew(fsys FS, dir string) error {
-	if err := fsys.SyncDir(dir); err != nil {
+// makeDir makes a directory where it is missing, its name in its parent
+// durable.
+func makeDir(fsys FS, dir string) error {
+	there, err := exists(fsys, dir)
+	if err != nil || there {
+		return err
+	}
+	if err := fsys.MkdirAll(dir); err != nil {
 		return err
 	}
 	return fsys.SyncDir(filepath.Dir(dir))

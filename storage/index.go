@@ -78,23 +78,23 @@ func (x *index) entry(i int) (indexEntry, error) {
 	return parseIndexEntry(b[:]), nil
 }
 
-// last returns the last entry for which ok holds, given that ok holds for a
-// leading run of entries. found is false where it holds for none.
-func (x *index) last(ok func(indexEntry) bool) (e indexEntry, found bool, err error) {
+// count returns for how many entries ok holds, given that they are the first
+// ones.
+func (x *index) count(ok func(indexEntry) bool) (int, error) {
 	lo, hi := 0, x.n // ok holds below lo, does not from hi on
 	for lo < hi {
 		mid := (lo + hi) / 2
-		m, err := x.entry(mid)
+		e, err := x.entry(mid)
 		if err != nil {
-			return indexEntry{}, false, err
+			return 0, err
 		}
-		if ok(m) {
-			e, found, lo = m, true, mid+1
+		if ok(e) {
+			lo = mid + 1
 		} else {
 			hi = mid
 		}
 	}
-	return e, found, nil
+	return lo, nil
 }
 
 // indexWriter adds entries to the sidecars of one topic. It belongs to the
@@ -136,8 +136,12 @@ func lastIndexed(fsys FS, dir string, at Pos) int64 {
 		return 0
 	}
 	defer x.close()
-	e, found, err := x.last(func(e indexEntry) bool { return e.off < at.Off })
-	if err != nil || !found {
+	n, err := x.count(func(e indexEntry) bool { return e.off < at.Off })
+	if err != nil || n == 0 {
+		return 0
+	}
+	e, err := x.entry(n - 1)
+	if err != nil || e.off < 0 || e.off >= at.Off {
 		return 0
 	}
 	return e.off
@@ -160,29 +164,58 @@ func (w *indexWriter) flush(fsys FS, dir string) error {
 }
 
 // appendIndex writes b, entries from offset from on, behind those that lie
-// before. Entries at or behind it are left from a tail that was cut.
+// before. What lies at or behind it was left by a write that failed or a tail
+// that was cut.
 func appendIndex(fsys FS, name string, b []byte, from int64) error {
 	f, err := fsys.OpenAppend(name)
 	if err != nil {
 		return err
 	}
+	err = cutIndex(f, from)
+	if err == nil {
+		var size int64
+		if size, err = f.Size(); err == nil {
+			_, err = f.WriteAt(b, size)
+		}
+	}
+	return errors.Join(err, f.Close())
+}
+
+// cutIndex cuts the entries of records at or behind from off a sidecar.
+func cutIndex(f File, from int64) error {
 	size, err := f.Size()
 	if err != nil {
-		return errors.Join(err, f.Close())
+		return err
 	}
 	x := index{f, int(size / indexEntrySize)}
 	for x.n > 0 {
 		e, err := x.entry(x.n - 1)
 		if err != nil {
-			return errors.Join(err, f.Close())
+			return err
 		}
 		if e.off < from {
 			break
 		}
 		x.n--
 	}
-	_, err = f.WriteAt(b, int64(x.n)*indexEntrySize)
-	return errors.Join(err, f.Close())
+	if keep := int64(x.n) * indexEntrySize; keep < size {
+		return f.Truncate(keep)
+	}
+	return nil
+}
+
+// trimIndex does so by name, where there is one.
+func trimIndex(fsys FS, dir string, id, from int64) error {
+	name := indexName(dir, id)
+	there, err := exists(fsys, name)
+	if err != nil || !there {
+		return err
+	}
+	f, err := fsys.OpenAppend(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(cutIndex(f, from), f.Close())
 }
 
 // drop forgets what a rolled-back batch has noted.

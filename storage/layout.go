@@ -75,7 +75,8 @@ func lockDir(dir string) (*os.File, error) {
 func settleFormat(fsys FS, dir string, folderCount int) (f format, adopt bool, err error) {
 	b, err := readSmallFile(fsys, filepath.Join(dir, formatFile))
 	if err == nil {
-		return checkFormat(dir, b, folderCount)
+		f, err = checkFormat(dir, b, folderCount)
+		return f, false, err
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return f, false, err
@@ -102,24 +103,24 @@ func folderCountError(dir string, has, asked int) error {
 	return fmt.Errorf("store.folderCount is %d, but %s was made with %d: topics would not be found; set store.folderCount to %d or remove the key", asked, dir, has, has)
 }
 
-func checkFormat(dir string, b []byte, folderCount int) (f format, adopt bool, err error) {
+func checkFormat(dir string, b []byte, folderCount int) (f format, err error) {
 	name := filepath.Join(dir, formatFile)
 	if err := json.Unmarshal(b, &f); err != nil {
-		return f, false, fmt.Errorf("%s: %w", name, err)
+		return f, fmt.Errorf("%s: %w", name, err)
 	}
 	if f.Version != FormatVersion {
-		return f, false, fmt.Errorf("%s: format version %d, this smss reads version %d: use the smss that wrote it", name, f.Version, FormatVersion)
+		return f, fmt.Errorf("%s: format version %d, this smss reads version %d: use the smss that wrote it", name, f.Version, FormatVersion)
 	}
 	if f.FolderCount < 1 {
-		return f, false, fmt.Errorf("%s: folderCount %d is not at least 1", name, f.FolderCount)
+		return f, fmt.Errorf("%s: folderCount %d is not at least 1", name, f.FolderCount)
 	}
 	if f.MemTable > memTableSize {
-		return f, false, fmt.Errorf("%s: written with a Badger memtable of %d bytes, this smss uses %d: opening it could end the process; use the smss that wrote it", name, f.MemTable, int64(memTableSize))
+		return f, fmt.Errorf("%s: written with a Badger memtable of %d bytes, this smss uses %d: opening it could end the process; use the smss that wrote it", name, f.MemTable, int64(memTableSize))
 	}
 	if folderCount > 0 && folderCount != f.FolderCount {
-		return f, false, folderCountError(dir, f.FolderCount, folderCount)
+		return f, folderCountError(dir, f.FolderCount, folderCount)
 	}
-	return f, false, nil
+	return f, nil
 }
 
 // inferFolderCount returns the fan-out of a directory of the existing server,

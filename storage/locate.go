@@ -23,6 +23,17 @@ func (e *RemovedError) Error() string {
 // for the oldest message kept. Errors are ErrNotHeld, *RemovedError,
 // *DamageError, or those of the file system.
 func (r *TopicReader) Locate(eventID int64, end Pos) (Pos, error) {
+	for tries := 0; ; tries++ {
+		pos, err := r.locate(eventID, end)
+		// A file that is gone was removed by retention since it was listed.
+		if tries < 3 && isNotExist(err) {
+			continue
+		}
+		return pos, err
+	}
+}
+
+func (r *TopicReader) locate(eventID int64, end Pos) (Pos, error) {
 	ids, err := listFiles(r.fsys, r.dir)
 	if err != nil {
 		return Pos{}, err
@@ -36,59 +47,72 @@ func (r *TopicReader) Locate(eventID int64, end Pos) (Pos, error) {
 		}
 		return Pos{ids[0], 0}, nil
 	}
-	file, err := r.fileHolding(ids, eventID, end)
-	if err != nil {
-		return Pos{}, err
+	ids, err = r.filesHolding(ids, eventID, end)
+	for _, file := range ids {
+		var pos Pos
+		if pos, err = r.locateIn(file, eventID, end); !errors.Is(err, ErrNotHeld) {
+			return pos, err
+		}
 	}
-	return r.locateIn(file, eventID, end)
+	return Pos{}, err
 }
 
-// fileHolding returns the file in whose range eventID lies: the last one that
-// begins with a smaller or equal id.
-func (r *TopicReader) fileHolding(ids []int64, eventID int64, end Pos) (int64, error) {
-	lo, hi := 0, len(ids) // files below lo begin with ids <= eventID
+// filesHolding returns the files in which eventID can be: the last one that
+// begins with a smaller or equal id, and those behind it whose first record
+// cannot be read. At least one, or an error.
+func (r *TopicReader) filesHolding(ids []int64, eventID int64, end Pos) ([]int64, error) {
+	lo, hi := 0, len(ids) // the answer is in or behind lo-1, and before hi
 	oldest := int64(0)
 	for lo < hi {
 		mid := (lo + hi) / 2
-		first, err := r.firstRecord(ids[mid], end)
-		if errors.Is(err, io.EOF) {
-			// An empty file is the newest one, or was left by a crash: it
-			// holds nothing, the answer lies before it.
+		// An empty file is the newest one, or was left by a crash; a damaged
+		// one says nothing. The next that can be read decides.
+		at := mid
+		var first TopicRecord
+		for ; at < hi; at++ {
+			var err error
+			if first, err = r.firstRecord(ids[at], end); err == nil {
+				break
+			} else if !errors.Is(err, io.EOF) && !errors.Is(err, codec.ErrRecordDamaged) {
+				return nil, err
+			}
+		}
+		switch {
+		case at == hi:
 			hi = mid
-			continue
-		}
-		if err != nil {
-			return 0, err
-		}
-		if first.EventID <= eventID {
-			lo = mid + 1
-		} else {
+		case first.EventID <= eventID:
+			lo = at + 1
+		default:
 			hi, oldest = mid, first.EventID
 		}
 	}
-	if lo == 0 {
-		if len(ids) > 0 && ids[0] > 0 && oldest > 0 {
-			return 0, &RemovedError{oldest}
+	// What follows lo-1 up to the next file that can be read was not decided.
+	to := lo
+	for ; to < len(ids); to++ {
+		if _, err := r.firstRecord(ids[to], end); err == nil {
+			break
+		} else if !errors.Is(err, io.EOF) && !errors.Is(err, codec.ErrRecordDamaged) {
+			return nil, err
 		}
-		return 0, ErrNotHeld
 	}
-	return ids[lo-1], nil
+	if from := max(lo-1, 0); from < to {
+		return ids[from:to], nil
+	}
+	if len(ids) > 0 && ids[0] > 0 && oldest > 0 {
+		return nil, &RemovedError{oldest}
+	}
+	return nil, ErrNotHeld
 }
 
+// firstRecord reads a file's first record, without its message; io.EOF where
+// it has none.
 func (r *TopicReader) firstRecord(file int64, end Pos) (TopicRecord, error) {
 	f, stop, err := r.openUpTo(file, end)
 	if err != nil {
 		return TopicRecord{}, err
 	}
 	defer f.Close()
-	s := newScanner(f, 0, stop, nil, 4<<10)
-	var rec TopicRecord
-	_, err = s.next(func(b []byte) (int, error) { return ParseTopicRecord(b, maxStoredPayload, &rec) })
-	if errors.Is(err, codec.ErrRecordDamaged) {
-		err = &DamageError{Dir: r.dir, Pos: Pos{file, 0}, Err: err}
-	}
-	rec.Message = nil
-	return rec, err
+	return recordAt(f, 0, stop)
 }
 
 // openUpTo opens a file and returns the offset up to which it may be read.
@@ -108,49 +132,79 @@ func (r *TopicReader) openUpTo(file int64, end Pos) (File, int64, error) {
 	return f, size, nil
 }
 
+// locateIn looks for eventID in one file. Damage before it is stepped over: no
+// message is taken from there, and reading begins behind one that is whole.
 func (r *TopicReader) locateIn(file, eventID int64, end Pos) (Pos, error) {
 	f, stop, err := r.openUpTo(file, end)
 	if err != nil {
 		return Pos{}, err
 	}
 	defer f.Close()
-	s := newScanner(f, r.nearest(f, file, stop, func(e indexEntry) bool { return e.eventID <= eventID }), stop, nil, readChunk)
+	from := r.nearest(f, file, stop, func(e indexEntry) bool { return e.eventID <= eventID })
+	s := newScanner(f, from, stop, nil, readChunk)
 	var rec TopicRecord
+	parse := func(b []byte) (int, error) { return ParseTopicRecord(b, maxStoredPayload, &rec) }
+	missing := error(ErrNotHeld)
 	for {
-		at := s.pos()
-		_, err := s.next(func(b []byte) (int, error) { return ParseTopicRecord(b, maxStoredPayload, &rec) })
+		at, last := s.pos(), rec.EventID
+		_, err := s.next(parse)
 		switch {
 		case errors.Is(err, io.EOF):
-			return Pos{}, ErrNotHeld
+			return Pos{}, missing
 		case errors.Is(err, codec.ErrRecordDamaged):
-			return Pos{}, &DamageError{Dir: r.dir, Pos: Pos{file, at}, After: rec.EventID, Err: err}
+			missing = &DamageError{Dir: r.dir, Pos: Pos{file, at}, After: last, Err: err}
+			next, found, err := resync(f, at, stop, topicKind, parse)
+			if err != nil {
+				return Pos{}, err
+			}
+			if !found {
+				return Pos{}, missing
+			}
+			s = newScanner(f, next, stop, s.buf, readChunk)
 		case err != nil:
 			return Pos{}, err
 		case rec.EventID == eventID:
 			return Pos{file, s.pos()}, nil
 		case rec.EventID > eventID:
-			return Pos{}, ErrNotHeld
+			return Pos{}, missing
 		}
 	}
 }
 
-// nearest returns the offset of the last index entry for which ok holds, after
-// checking that a record of that id is there; else 0, the file's beginning.
+// nearestTries is how many entries that do not fit are stepped over before
+// the file is read from its beginning.
+const nearestTries = 16
+
+// nearest returns the offset of the last index entry for which ok holds, and
+// at which a record of that id and time is found; else 0, the file's
+// beginning.
 func (r *TopicReader) nearest(f File, file, stop int64, ok func(indexEntry) bool) int64 {
 	x, err := openIndex(r.fsys, r.dir, file)
 	if err != nil || x.n == 0 {
+		x.close()
 		return 0
 	}
 	defer x.close()
-	e, found, err := x.last(ok)
-	if err != nil || !found || e.off <= 0 || e.off >= stop {
-		return 0
+	n, err := x.count(ok)
+	for tries := 0; err == nil && n > 0 && tries < nearestTries; tries++ {
+		n--
+		var e indexEntry
+		if e, err = x.entry(n); err != nil || e.off <= 0 || e.off >= stop || !ok(e) {
+			continue
+		}
+		rec, bad := recordAt(f, e.off, stop)
+		if bad == nil && rec.EventID == e.eventID && rec.StoredAtMs == e.storedAtMs {
+			return e.off
+		}
 	}
-	s := newScanner(f, e.off, stop, nil, 4<<10)
+	return 0
+}
+
+// recordAt reads the record at off, without its message.
+func recordAt(f File, off, stop int64) (TopicRecord, error) {
+	s := newScanner(f, off, stop, nil, 4<<10)
 	var rec TopicRecord
-	_, err = s.next(func(b []byte) (int, error) { return ParseTopicRecord(b, maxStoredPayload, &rec) })
-	if err != nil || rec.EventID != e.eventID || rec.StoredAtMs != e.storedAtMs {
-		return 0
-	}
-	return e.off
+	_, err := s.next(func(b []byte) (int, error) { return ParseTopicRecord(b, maxStoredPayload, &rec) })
+	rec.Message = nil
+	return rec, err
 }

@@ -15,7 +15,8 @@ import (
 // every topic has one. All fields belong to the writer.
 //
 // Records are staged in memory, written by Write in one call for each file
-// touched, and then kept by Commit or undone by Rollback.
+// touched, and then kept by Commit or undone by Rollback. Between two batches
+// the open handle, if there is one, is of end.File.
 type Log struct {
 	fsys    FS
 	dir     string
@@ -27,13 +28,15 @@ type Log struct {
 
 	staged []byte
 	cuts   []int // offsets in staged at which the next file begins
-	wrote  int   // files that this batch has begun behind end.File
+	begun  int   // files that this batch has turned to, end.File being the first
+	done   int   // how many of them it has written whole
 	fresh  bool  // this batch has created end.File
 
 	retired []File // files that became full, open, not yet synced
 	kept    int    // how many of them were retired by committed batches
 	newName bool   // a file was created and the directory not yet synced
 	dirty   bool   // end.File has committed bytes that no takeSync covers
+	lost    error  // a sync on the writer failed: no later one may be believed
 }
 
 // fileName returns the name of file id in dir.
@@ -100,39 +103,39 @@ func (l *Log) Finish(buf []byte) Pos {
 	return l.next()
 }
 
-// Write writes what is staged. After an error the caller must call Rollback.
+// Write writes what is staged. After an error the caller must call Rollback,
+// or Write again, which goes on with the file that failed.
 func (l *Log) Write() error {
-	from := 0
-	for i := 0; i <= len(l.cuts); i++ {
-		to := len(l.staged)
-		if i < len(l.cuts) {
-			to = l.cuts[i]
+	for l.done <= len(l.cuts) {
+		from, to, off := 0, len(l.staged), l.end.Off
+		if l.done > 0 {
+			from, off = l.cuts[l.done-1], 0
+		}
+		if l.done < len(l.cuts) {
+			to = l.cuts[l.done]
 		}
 		if to > from {
-			off := int64(0)
-			if i == 0 {
-				off = l.end.Off
-			}
-			if err := l.writeFile(l.end.File+int64(i), l.staged[from:to], off); err != nil {
+			if err := l.writeFile(l.done, l.staged[from:to], off); err != nil {
 				return err
 			}
 		}
-		from = to
+		l.done++
 	}
 	return nil
 }
 
-// writeFile writes b into file id at off, opening it where needed. The handle
-// of a file that is full is retired: the syncer syncs and closes it.
-func (l *Log) writeFile(id int64, b []byte, off int64) error {
+// writeFile writes b at off into the nth file of the batch, opening it where
+// needed. The handle of a file that is full is retired: the syncer syncs and
+// closes it.
+func (l *Log) writeFile(nth int, b []byte, off int64) error {
+	id := l.end.File + int64(nth)
 	if id > maxFileID || off+int64(len(b)) > maxFileOff {
 		return fmt.Errorf("%s: the log is full: it has no number left for another file", l.dir)
 	}
 	if l.file != nil && l.id != id {
-		l.retired = append(l.retired, l.file)
-		l.file = nil
+		l.retire()
 	}
-	l.wrote = int(id - l.end.File)
+	l.begun = nth + 1
 	if l.file == nil {
 		if err := l.open(id, off); err != nil {
 			return err
@@ -143,6 +146,8 @@ func (l *Log) writeFile(id int64, b []byte, off int64) error {
 	}
 	return nil
 }
+
+func (l *Log) retire() { l.retired, l.file = append(l.retired, l.file), nil }
 
 func (l *Log) open(id, off int64) error {
 	name := fileName(l.dir, id)
@@ -177,11 +182,14 @@ func (l *Log) open(id, off int64) error {
 func (l *Log) Commit(keep int) {
 	l.dirty = l.dirty || len(l.staged) > 0
 	l.end = l.next()
+	if l.file != nil && l.id != l.end.File {
+		l.retire() // the batch ended where its file is full
+	}
 	l.reset(keep)
 }
 
 func (l *Log) reset(keep int) {
-	l.staged, l.cuts, l.wrote, l.fresh = l.staged[:0], l.cuts[:0], 0, false
+	l.staged, l.cuts, l.begun, l.done, l.fresh = l.staged[:0], l.cuts[:0], 0, 0, false
 	l.kept = len(l.retired)
 	if cap(l.staged) > keep {
 		l.staged = nil
@@ -189,43 +197,77 @@ func (l *Log) reset(keep int) {
 }
 
 // Rollback undoes Write: files are cut back to what they were, new ones are
-// removed. An error means that the log is in a state that must not be written
-// to any more.
+// removed, and both are made durable, so that a power cut cannot bring back
+// what was refused. An error means that the log is in a state that must not be
+// written to any more.
 func (l *Log) Rollback(keep int) error {
-	touched := l.file != nil || l.wrote > 0
-	errs := []error{l.Close()}
-	// A handle that the batch retired is dropped without a sync: what earlier
-	// batches wrote through it is synced through the next handle, because a
-	// sync covers the file and not the handle.
-	for _, f := range l.retired[l.kept:] {
-		errs = append(errs, f.Close())
-	}
-	l.retired = l.retired[:l.kept]
-	for id := l.end.File + int64(l.wrote); id > l.end.File; id-- {
-		errs = append(errs, removeIfExists(l.fsys, fileName(l.dir, id)))
-	}
-	if touched {
-		errs = append(errs, l.cutBack())
+	var err error
+	if l.begun > 0 {
+		err = l.undo()
 	}
 	l.reset(keep)
+	return err
+}
+
+func (l *Log) undo() error {
+	// One handle for each file that could be opened, in their order. A handle
+	// that this batch did not open, the first at most, may be in the hands of
+	// the syncer: it stays open.
+	handles := slices.Clone(l.retired[l.kept:])
+	l.retired = l.retired[:l.kept]
+	if l.file != nil {
+		handles, l.file = append(handles, l.file), nil
+	}
+	var errs []error
+	removed := false
+	for nth := l.begun - 1; nth >= 0; nth-- {
+		switch {
+		case nth == 0 && len(handles) == 0:
+			continue // it could not be opened: nothing was written
+		case nth == 0 && !l.fresh:
+			l.file, l.id = handles[0], l.end.File
+			errs = append(errs, l.cutBack())
+			continue
+		case nth < len(handles):
+			handles[nth].Close() // what it may have to say is of no interest any more
+			removed = true
+		}
+		errs = append(errs, removeIfExists(l.fsys, fileName(l.dir, l.end.File+int64(nth))))
+	}
+	if removed {
+		errs = append(errs, l.fsys.SyncDir(l.dir))
+	}
 	return errors.Join(errs...)
 }
 
-// cutBack returns end.File to its committed size.
+// cutBack returns end.File, which is open, to its committed size.
 func (l *Log) cutBack() error {
-	name := fileName(l.dir, l.end.File)
-	if l.fresh {
-		return removeIfExists(l.fsys, name)
-	}
-	f, err := l.fsys.OpenAppend(name)
-	if err != nil {
+	size, err := l.file.Size()
+	if err != nil || size <= l.end.Off {
 		return err
 	}
-	size, err := f.Size()
-	if err == nil && size > l.end.Off {
-		err = f.Truncate(l.end.Off)
+	if err := l.file.Truncate(l.end.Off); err != nil {
+		return err
 	}
-	return errors.Join(err, f.Close())
+	l.lost = errors.Join(l.lost, l.file.Sync())
+	return l.lost
+}
+
+// syncWritten makes what Write has written durable before the batch is
+// committed, for changes elsewhere that must not get ahead of it.
+func (l *Log) syncWritten() error {
+	errs := []error{l.lost}
+	for _, f := range l.retired {
+		errs = append(errs, f.Sync())
+	}
+	if l.file != nil {
+		errs = append(errs, l.file.Sync())
+	}
+	if l.newName {
+		errs = append(errs, l.fsys.SyncDir(l.dir))
+	}
+	l.lost = errors.Join(errs...)
+	return l.lost
 }
 
 func removeIfExists(fsys FS, name string) error {
@@ -250,34 +292,36 @@ func (l *Log) Close() error {
 // durable: the files that became full, to be closed after that, the current
 // file, and the directory if it has a new name.
 func (l *Log) takeSync() SyncTask {
-	t := SyncTask{fsys: l.fsys, retired: l.retired, current: l.file}
+	t := SyncTask{fsys: l.fsys, retired: l.retired, current: l.file, lost: l.lost}
 	if l.newName {
 		t.dir = l.dir
 	}
 	if l.dirty && l.file == nil && l.end.Off > 0 {
-		t.byName = fileName(l.dir, l.end.File) // a rollback closed the handle
+		t.byName = fileName(l.dir, l.end.File) // the handle was closed meanwhile
 	}
 	l.retired, l.kept, l.newName, l.dirty = nil, 0, false, false
 	return t
 }
 
 // SyncTask makes one log durable. It is created by the writer and run by the
-// syncer; the writer may go on appending meanwhile, but must not close the
-// current file before Run has returned.
+// syncer; the writer may go on appending and rolling back meanwhile, but must
+// not close the log before Run has returned.
 type SyncTask struct {
 	fsys    FS
 	retired []File
 	current File
 	byName  string
 	dir     string
+	lost    error
 }
 
 // Run syncs. After an error nothing may be acknowledged any more, and Run must
 // not be repeated.
 func (t *SyncTask) Run() error {
-	var errs []error
+	errs := []error{t.lost}
 	for _, f := range t.retired {
-		errs = append(errs, f.Sync(), f.Close())
+		errs = append(errs, f.Sync())
+		f.Close() // all is on the disk: it has nothing to say
 	}
 	if t.current != nil {
 		errs = append(errs, t.current.Sync())
@@ -296,5 +340,9 @@ func syncByName(fsys FS, name string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(f.Sync(), f.Close())
+	defer f.Close()
+	if err := f.Sync(); err != nil {
+		return &FatalError{err}
+	}
+	return nil
 }

@@ -49,6 +49,8 @@ type Checkpoint struct {
 	// machine that went down. Durable holds always.
 	Boot    string `json:"boot,omitempty"`
 	Durable Pos    `json:"durable"`
+	// Machine is the run of the machine in which the checkpoint was written.
+	Machine string `json:"machine,omitempty"`
 	// Clean says that the server was stopped in order, so that no log has a
 	// tail that needs looking at.
 	Clean bool `json:"clean"`
@@ -68,8 +70,8 @@ type Meta interface {
 	// Checkpoint returns the last one written; found is false where there is
 	// none, as in a directory of the existing server.
 	Checkpoint() (c Checkpoint, found bool, err error)
-	// Commit applies b whole or not at all. The writer goroutine alone calls
-	// it.
+	// Commit applies b whole or not at all. The writer calls it, and beside it
+	// a CheckpointTask.
 	Commit(b *MetaBatch) error
 	// DelayKeys calls see for pending delayed messages with a trigger time of
 	// at least from, ordered by time; within one millisecond in no order. It
@@ -87,8 +89,9 @@ type Meta interface {
 
 // MetaBatch is a list of changes to the metadata.
 type MetaBatch struct {
-	ops  []metaOp
-	size int
+	ops   []metaOp
+	size  int
+	takes bool // holds a DeleteDelay
 }
 
 type metaOp struct {
@@ -134,7 +137,10 @@ func (b *MetaBatch) DeleteTopic(name string, expireAtMs int64) {
 func (b *MetaBatch) PutDelay(k DelayKey, payload []byte) { b.put(delayKey(k), payload) }
 
 // DeleteDelay removes a pending delayed message.
-func (b *MetaBatch) DeleteDelay(k DelayKey) { b.delete(delayKey(k)) }
+func (b *MetaBatch) DeleteDelay(k DelayKey) {
+	b.delete(delayKey(k))
+	b.takes = true
+}
 
 // PutCheckpoint writes the checkpoint.
 func (b *MetaBatch) PutCheckpoint(c Checkpoint) {
@@ -154,7 +160,7 @@ func (b *MetaBatch) Empty() bool { return len(b.ops) == 0 }
 // Reset empties the batch.
 func (b *MetaBatch) Reset() {
 	clear(b.ops)
-	b.ops, b.size = b.ops[:0], 0
+	b.ops, b.size, b.takes = b.ops[:0], 0, false
 }
 
 // The keys, which are the existing server's but for the last.
@@ -219,8 +225,8 @@ const (
 	existingMemTableSize = 64 << 20
 	valueThreshold       = 1 << 10
 	valueLogFileSize     = 32 << 20
-	// MaxDelayPayload is the largest payload of a delayed message: it must fit
-	// into a value log file.
+	// MaxDelayPayload is how many bytes the messages of one delayed publish may
+	// take: with what stands in front they must fit into a value log file.
 	MaxDelayPayload = 16 << 20
 )
 
@@ -254,7 +260,7 @@ func OpenBadger(dir string, adopt bool, log badger.Logger) (Meta, error) {
 	}
 	db, err := badger.Open(badgerOptions(dir, memTableSize, log))
 	if err != nil {
-		return nil, fmt.Errorf("metadata in %s: %w", dir, err)
+		return nil, fmt.Errorf("metadata in %s cannot be opened: %w; to have it made again from the logs, move it away (mv %s %s.damaged) and start again", dir, err, dir, dir)
 	}
 	return &badgerMeta{db}, nil
 }

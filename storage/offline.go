@@ -238,7 +238,7 @@ func (o *Offline) walkFile(log LogName, id int64, newest bool, start WalkStart, 
 		return err
 	}
 	defer f.Close()
-	entry, parse := entryParser(log)
+	entry, kind, parse := entryParser(log)
 	from := int64(0)
 	if log.Topic != "" && start.EventID > 0 {
 		r := TopicReader{fsys: o.fsys, dir: log.Dir}
@@ -246,7 +246,7 @@ func (o *Offline) walkFile(log LogName, id int64, newest bool, start WalkStart, 
 			from = r.nearest(f, id, size, func(e indexEntry) bool { return e.eventID < start.EventID && e.storedAtMs >= 0 })
 		}
 	}
-	t, err := scanTail(f, from, parse, func(off, _ int64) error {
+	t, err := scanTail(f, from, kind, parse, func(off, _ int64) error {
 		entry.Pos = Pos{id, off}
 		entry.settle()
 		if seen.Entry == nil || start.before(entry) {
@@ -273,13 +273,13 @@ func (o *Offline) walkFile(log LogName, id int64, newest bool, start WalkStart, 
 }
 
 // entryParser returns an entry and the function that parses records into it.
-func entryParser(log LogName) (*Entry, func([]byte) (int, error)) {
+func entryParser(log LogName) (*Entry, recordKind, func([]byte) (int, error)) {
 	if log.Topic == "" {
 		rec := new(codec.BinlogRecord)
-		return &Entry{Binlog: rec}, func(b []byte) (int, error) { return codec.ParseBinlogRecord(b, maxStoredPayload, rec) }
+		return &Entry{Binlog: rec}, binlogKind, func(b []byte) (int, error) { return codec.ParseBinlogRecord(b, maxStoredPayload, rec) }
 	}
 	rec := new(TopicRecord)
-	return &Entry{Message: rec}, func(b []byte) (int, error) { return ParseTopicRecord(b, maxStoredPayload, rec) }
+	return &Entry{Message: rec}, topicKind, func(b []byte) (int, error) { return ParseTopicRecord(b, maxStoredPayload, rec) }
 }
 
 // settle takes over what both kinds of record have.

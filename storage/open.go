@@ -19,6 +19,9 @@ type State struct {
 	Topics []TopicState
 	// NextEventID is larger than every id that the directory has seen.
 	NextEventID int64
+	// LastEventID is the largest id that was seen. NextEventID can be far
+	// behind it.
+	LastEventID int64
 	// Adopted says that the directory was the existing server's until now.
 	Adopted bool
 	// Replayed is how many events recovery applied again.
@@ -32,9 +35,13 @@ func Open(opt Options) (*Store, *State, error) {
 	if opt.FS == nil {
 		opt.FS = OS{}
 	}
-	s := &Store{opt: opt, fsys: opt.FS, path: opt.Path, open: list.New(), dirtyDirs: map[string]struct{}{}, boot: bootID()}
+	s := &Store{opt: opt, fsys: opt.FS, path: opt.Path, open: list.New(), dirtyDirs: map[string]struct{}{}, boot: opt.Boot}
 	s.batch.s = s
-	if err := s.fsys.MkdirAll(opt.Path); err != nil {
+	if s.boot == "" {
+		s.boot = bootID()
+	}
+	s.opt.MaxLogSize = max(1, opt.MaxLogSize) // 1: a file for each record
+	if err := makeDir(s.fsys, opt.Path); err != nil {
 		return nil, nil, explainPath(err, opt.Path)
 	}
 	if _, real := opt.FS.(OS); real {
@@ -46,7 +53,7 @@ func Open(opt Options) (*Store, *State, error) {
 	}
 	state, err := s.openLocked()
 	if err != nil {
-		err = errors.Join(explainPath(err, opt.Path), s.abandon())
+		err = errors.Join(explainPath(err, opt.Path), s.closeAll())
 		return nil, nil, err
 	}
 	return s, state, nil
@@ -60,24 +67,6 @@ func explainPath(err error, path string) error {
 	return err
 }
 
-// abandon releases what a failed Open holds.
-func (s *Store) abandon() error {
-	var errs []error
-	if s.binlog != nil {
-		errs = append(errs, s.binlog.Close())
-	}
-	for s.open.Len() > 0 {
-		errs = append(errs, s.closeTopic(s.open.Front().Value.(*TopicLog)))
-	}
-	if s.meta != nil {
-		errs = append(errs, s.meta.Close())
-	}
-	if s.lock != nil {
-		errs = append(errs, s.lock.Close())
-	}
-	return errors.Join(errs...)
-}
-
 func (s *Store) openLocked() (*State, error) {
 	f, adopt, err := settleFormat(s.fsys, s.path, s.opt.FolderCount)
 	if err != nil {
@@ -85,7 +74,7 @@ func (s *Store) openLocked() (*State, error) {
 	}
 	s.fmt = f
 	for _, dir := range []string{binlogDir, topicDir, metaDir} {
-		if err := s.fsys.MkdirAll(filepath.Join(s.path, dir)); err != nil {
+		if err := makeDir(s.fsys, filepath.Join(s.path, dir)); err != nil {
 			return nil, err
 		}
 	}
@@ -100,8 +89,14 @@ func (s *Store) openLocked() (*State, error) {
 	if err := r.run(); err != nil {
 		return nil, err
 	}
+	s.unsettled.Store(nil)
 	// Only now is the directory ours: an adoption that a crash interrupts
-	// begins again.
+	// begins again. A file that says so already is left alone, so that a full
+	// disk does not keep the server down.
+	there, err := exists(s.fsys, filepath.Join(s.path, formatFile))
+	if err != nil || there {
+		return r.state, err
+	}
 	if err := writeFormat(s.fsys, s.path, s.fmt); err != nil {
 		return nil, err
 	}

@@ -2,7 +2,6 @@ package storage
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -17,25 +16,41 @@ import (
 //	checkpoint          recovery starts at it; without one, at the binlog's beginning
 //	binlog's tail       torn or zeros: kept aside and cut; damage before whole
 //	                    records is reported and stepped over, never cut
-//	a topic's tail      likewise; records whose source is not in the binlog are cut
-//	event               applied where the topic's last source lies before it
+//	a topic's tail      likewise; records whose source is not in the binlog are
+//	                    cut; where the machine went down, so is all from the
+//	                    first damage behind the checkpoint on
+//	event               its messages are written as far as the topic lacks them
 type recovery struct {
 	s      *Store
 	state  *State
 	topics map[string]*recovering
 
-	start Pos // of the first event to look at
+	found   bool // there is a checkpoint
+	start   Pos  // of the first event to apply
+	durable Pos  // what lies before it was synced
+	// sound is the place before which topics' sources are believed: what they
+	// hold of later events can be made again.
+	sound Pos
 	end   Pos // of the binlog
 	clean bool
-	last  time.Time // of the last progress report
+	// powerLost says that the machine may have gone down since the checkpoint:
+	// any part of what was not synced can be missing.
+	powerLost bool
+	noBinlog  bool // it has no file
+	kept      bool // it has lost files, which was reported
+	// rebuilt says that the catalog was made from the logs and is not in the
+	// metadata yet.
+	rebuilt bool
+	last    time.Time // of the last progress report
 }
 
 // recovering is a topic during recovery.
 type recovering struct {
 	meta   TopicMeta
 	log    *TopicLog
-	source Pos  // of the last record
-	has    bool // there is a last record
+	source Pos   // of the last record
+	lastID int64 // its event id
+	has    bool  // there is a last record
 }
 
 func (r *recovery) run() error {
@@ -43,21 +58,33 @@ func (r *recovery) run() error {
 	if err != nil {
 		return err
 	}
-	if found {
-		r.start = cp.from(r.s.boot)
+	if r.found = found; found {
+		r.start, r.durable = cp.from(r.s.boot), cp.Durable
 		r.state.NextEventID = cp.NextEventID
+		r.powerLost = cp.Machine == "" || cp.Machine != r.s.boot
 	}
 	if err := r.loadTopics(); err != nil {
 		return err
 	}
+	if err := r.rebuildIfLost(found); err != nil {
+		return err
+	}
+	if r.rebuilt {
+		r.found, r.durable = false, Pos{}
+	}
 	if err := r.findEnd(); err != nil {
 		return err
 	}
-	if found && r.end.Before(r.start) {
+	if r.found && r.end.Before(r.start) {
 		return fmt.Errorf("%s ends at %v, before the place %v up to which it was applied: files were removed or cut; restore them, or move %s away to rebuild from the logs",
 			filepath.Join(r.s.path, binlogDir), r.end, r.start, filepath.Join(r.s.path, metaDir))
 	}
-	r.clean = found && cp.Clean && r.end == r.start
+	r.clean = r.found && cp.Clean && r.end == r.start
+	if !r.clean {
+		if err := r.makeDurable(); err != nil {
+			return err
+		}
+	}
 	if err := r.openTopics(); err != nil {
 		return err
 	}
@@ -68,6 +95,19 @@ func (r *recovery) run() error {
 		}
 	}
 	return r.settle()
+}
+
+// makeDurable syncs the binlog, which may be in the page cache only, before
+// anything is made of it; and keeps the next id above those of the delayed
+// messages, whose events a power cut can have taken from the binlog.
+func (r *recovery) makeDurable() error {
+	if err := r.syncBinlog(); err != nil {
+		return &FatalError{err}
+	}
+	if r.found && !r.powerLost {
+		return nil
+	}
+	return r.s.meta.DelayKeys(0, func(k DelayKey) bool { r.seen(k.EventID); return true })
 }
 
 // seen keeps the next id above id.
@@ -121,7 +161,7 @@ func (r *recovery) findEnd() error {
 	if err != nil {
 		return err
 	}
-	r.end = Pos{}
+	r.end, r.noBinlog = Pos{}, len(ids) == 0
 	for i, id := range ids {
 		if id < r.start.File {
 			r.end = Pos{id + 1, 0}
@@ -144,6 +184,14 @@ func (r *recovery) findEnd() error {
 	if r.start.Off >= r.s.opt.MaxLogSize {
 		r.start = Pos{r.start.File + 1, 0}
 	}
+	switch {
+	case !r.found:
+		r.sound = r.end
+	case len(ids) > 0 && r.start.File < ids[0]:
+		r.sound = Pos{ids[0], 0} // earlier events cannot be applied again
+	default:
+		r.sound = r.start
+	}
 	return nil
 }
 
@@ -157,7 +205,7 @@ func (r *recovery) walkBinlog(dir string, id, from int64, newest bool) (int64, e
 	defer f.Close()
 	var rec codec.BinlogRecord
 	parse := func(b []byte) (int, error) { return codec.ParseBinlogRecord(b, maxStoredPayload, &rec) }
-	t, err := scanTail(f, from, parse, func(off, end int64) error {
+	t, err := scanTail(f, from, binlogKind, parse, func(off, end int64) error {
 		r.seen(rec.EventID + rec.IDs() - 1)
 		r.progress("reading the binlog", end, 0)
 		return nil
@@ -167,7 +215,7 @@ func (r *recovery) walkBinlog(dir string, id, from int64, newest bool) (int64, e
 	}
 	r.reportDamage(dir, id, &t)
 	if t.torn() > 0 {
-		if !newest {
+		if !newest && !r.powerLost {
 			r.s.opt.Events.damage(&DamageError{Dir: dir, Pos: Pos{id, t.good}, Err: errTorn})
 			return t.size, nil
 		}
@@ -201,7 +249,11 @@ func (r *recovery) cut(name string, f File, t *tail) error {
 			what += ", kept in " + aside
 		}
 	}
-	if err := f.Truncate(t.good); err != nil {
+	err = f.Truncate(t.good)
+	if err == nil {
+		err = f.Sync() // before anything is written behind it
+	}
+	if err != nil {
 		return err
 	}
 	r.s.opt.Events.note(what, nil)
@@ -221,113 +273,6 @@ func allZero(f File, from, to int64) (bool, error) {
 		from += int64(n)
 	}
 	return true, nil
-}
-
-// openTopics finds the end of every topic's log.
-func (r *recovery) openTopics() error {
-	done := int64(0)
-	for _, t := range r.topics {
-		if err := r.openTopic(t); err != nil {
-			return fmt.Errorf("topic %q: %w", t.meta.Name, err)
-		}
-		done++
-		r.progress("reading topics", done, int64(len(r.topics)))
-	}
-	return nil
-}
-
-func (r *recovery) openTopic(t *recovering) error {
-	dir := r.s.topicPath(t.meta.Name)
-	ids, err := listFiles(r.s.fsys, dir)
-	if err != nil {
-		return err
-	}
-	var end Pos
-	if n := len(ids); n > 0 {
-		end.File = ids[n-1]
-	} else if err := r.s.fsys.MkdirAll(dir); err != nil {
-		// The directory is missing where a crash came between the steps of a
-		// deletion: it is there again for what the binlog says about it.
-		return err
-	}
-	// Usually one turn: a file that recovery empties, or that was never
-	// written to, leaves the last record to the file before it.
-	for i := len(ids) - 1; i >= 0 && !t.has; i-- {
-		size, err := r.topicTail(t, dir, ids[i], i == len(ids)-1)
-		if err != nil {
-			return err
-		}
-		if i == len(ids)-1 {
-			end.Off = size
-		}
-		if r.clean {
-			break
-		}
-	}
-	t.log = r.s.newTopicLog(t.meta.Name, end)
-	return nil
-}
-
-// topicTail returns the size of a topic's file after its tail was cut, and
-// leaves the last record's source in t.
-func (r *recovery) topicTail(t *recovering, dir string, id int64, newest bool) (int64, error) {
-	name := fileName(dir, id)
-	if r.clean {
-		return r.s.fsys.Size(name)
-	}
-	f, err := r.s.fsys.OpenAppend(name)
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	size, err := f.Size()
-	if err != nil {
-		return 0, err
-	}
-	reader := r.s.Reader(t.meta.Name)
-	from := reader.nearest(f, id, size, func(indexEntry) bool { return true })
-	var rec TopicRecord
-	beyond := int64(-1)
-	parse := func(b []byte) (int, error) { return ParseTopicRecord(b, maxStoredPayload, &rec) }
-	tl, err := scanTail(f, from, parse, func(off, end int64) error {
-		r.seen(rec.EventID)
-		if beyond >= 0 || r.beyond(rec.Source) {
-			if beyond < 0 {
-				beyond = off
-			}
-			return nil
-		}
-		t.source, t.has = rec.Source, true
-		return nil
-	})
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", name, err)
-	}
-	r.reportDamage(dir, id, &tl)
-	if beyond >= 0 {
-		tl.good = beyond
-	}
-	if tl.torn() > 0 {
-		if !newest && beyond < 0 {
-			r.s.opt.Events.damage(&DamageError{Dir: dir, Pos: Pos{id, tl.good}, Err: errTorn})
-			return tl.size, nil
-		}
-		return tl.good, r.cut(name, f, &tl)
-	}
-	return tl.good, nil
-}
-
-// beyond reports whether source, a topic record's, lies behind the binlog's
-// end although its file is there: an event that was lost. A source in a file
-// that the binlog does not reach at all says that the binlog itself is
-// missing, and then nothing may be cut: see settle.
-func (r *recovery) beyond(source Pos) bool {
-	if source.File > r.end.File {
-		r.end = Pos{source.File + 1, 0}
-		r.s.opt.Events.note(fmt.Sprintf("the binlog does not reach file %d, which topics refer to: files are missing; the messages of topics are kept", source.File), nil)
-		return false
-	}
-	return source.File == r.end.File && source.Off >= r.end.Off
 }
 
 // replay applies the events from start to end.
@@ -360,7 +305,7 @@ func (r *recovery) replayFile(dir string, id, from int64) error {
 	defer f.Close()
 	var rec codec.BinlogRecord
 	parse := func(b []byte) (int, error) { return codec.ParseBinlogRecord(b, maxStoredPayload, &rec) }
-	_, err = scanTail(f, from, parse, func(off, end int64) error {
+	_, err = scanTail(f, from, binlogKind, parse, func(off, end int64) error {
 		r.progress("applying the binlog", end, 0)
 		return r.apply(Pos{id, off}, &rec)
 	})
@@ -385,6 +330,11 @@ func (r *recovery) apply(at Pos, rec *codec.BinlogRecord) error {
 		if t != nil && t.meta.CreateEventID < rec.EventID {
 			return r.delete(t)
 		}
+		if t == nil && safePathName(name) {
+			// Its files can be there still.
+			_, err := r.s.moveToTrash(r.s.topicPath(name))
+			return err
+		}
 		return nil
 	}
 	if rec.Command == codec.DelayApply {
@@ -396,18 +346,39 @@ func (r *recovery) apply(at Pos, rec *codec.BinlogRecord) error {
 	}
 	if rec.Command == codec.Delay {
 		trigger, id := rec.DelayKey()
+		if len(rec.Payload) > valueLogFileSize/2 {
+			// Only the existing server took so large a one, and has put it
+			// into its own, larger, value log.
+			r.s.opt.Events.note(fmt.Sprintf("delayed message %d of topic %q is too large to be restored", id, name), nil)
+			return nil
+		}
 		b.Meta().PutDelay(DelayKey{trigger, id, name}, bytes.Clone(rec.Payload))
 		return r.flushIfLarge()
 	}
-	if t.has && !t.source.Before(at) {
+	if t.has && at.Before(t.source) {
 		return r.flushIfLarge()
 	}
-	if _, ok := codec.CountStored(rec.Messages()); !ok {
+	messages := rec.Messages()
+	n, ok := codec.CountStored(messages)
+	if !ok {
 		r.s.opt.Events.damage(&DamageError{Dir: filepath.Join(r.s.path, binlogDir), Pos: at, Err: codec.ErrFields})
 		return nil
 	}
-	b.Messages(t.log, rec.WrittenAtMs, rec.WrittenAtMs, rec.EventID, at, rec.Messages())
-	t.source, t.has = at, true
+	first := TopicRecord{StoredAtMs: rec.WrittenAtMs, EventID: rec.EventID, SavedAtMs: rec.WrittenAtMs, Source: at}
+	last := rec.EventID + int64(n) - 1
+	if t.has && t.source == at {
+		// A torn write can have left the first of its messages.
+		for ; first.EventID <= min(t.lastID, last); first.EventID++ {
+			size, _ := codec.MessageSize(messages)
+			messages = messages[size:]
+			first.Index++
+		}
+	}
+	if len(messages) == 0 {
+		return r.flushIfLarge()
+	}
+	b.messages(t.log, first, messages)
+	t.source, t.lastID, t.has = at, last, true
 	r.state.Replayed++
 	return r.flushIfLarge()
 }
@@ -416,10 +387,7 @@ func (r *recovery) create(name string, rec *codec.BinlogRecord) error {
 	if err := r.flush(); err != nil {
 		return err
 	}
-	t := &recovering{meta: TopicMeta{
-		Name: name, CreatedAtMs: rec.WrittenAtMs, ExpireAtMs: rec.ExpireAtMs(), CreateEventID: rec.EventID,
-		StateChangedAtMs: rec.WrittenAtMs, StateChangeEventID: rec.EventID,
-	}}
+	t := &recovering{meta: createdTopic(name, rec)}
 	t.log = r.s.Batch().Create(&t.meta)
 	r.topics[name] = t
 	r.state.Replayed++
@@ -450,23 +418,35 @@ func (r *recovery) flush() error {
 	return r.s.Batch().Commit()
 }
 
+// idGap is how many ids are left out after the machine went down: without
+// syncs before replies, events that are lost may have been delivered, and no
+// other event must get their ids.
+const idGap = 1 << 24
+
 // settle makes the recovered state durable and the starting point of the
 // next recovery, and hands the topics over.
 func (r *recovery) settle() error {
 	if r.s.binlog.end.Before(r.end) {
 		r.s.binlog.end = r.end
 	}
-	for _, t := range r.topics {
+	r.state.LastEventID = r.state.NextEventID - 1
+	if r.powerLost {
+		r.state.NextEventID += idGap
+	}
+	for _, t := range r.inOrder() {
 		r.state.Topics = append(r.state.Topics, TopicState{t.meta, t.log})
 	}
-	// What was cut or applied is not durable yet, and the binlog itself may
-	// be in the page cache only.
-	if !r.clean {
-		if err := r.syncBinlog(); err != nil {
-			return &FatalError{err}
+	if r.rebuilt {
+		if err := r.saveCatalog(); err != nil {
+			return err
 		}
 	}
-	return r.s.BeginCheckpoint(r.s.binlog.end, r.state.NextEventID, true).Run()
+	if err := r.s.BeginCheckpoint(r.s.binlog.end, r.state.NextEventID, true).Run(); err != nil {
+		return err
+	}
+	// A clean checkpoint of the last stop must not come back: what will be
+	// written from now on is not clean.
+	return r.s.meta.Sync()
 }
 
 func (r *recovery) syncBinlog() error {
@@ -476,29 +456,11 @@ func (r *recovery) syncBinlog() error {
 		return err
 	}
 	for _, id := range ids {
-		if id >= r.start.File {
+		if id >= min(r.start.File, r.durable.File) {
 			if err := syncByName(r.s.fsys, fileName(dir, id)); err != nil {
 				return err
 			}
 		}
 	}
 	return r.s.fsys.SyncDir(dir)
-}
-
-// EmptyTrash removes the files of deleted topics; see is called after each
-// file. It runs on the janitor.
-func (s *Store) EmptyTrash() error {
-	trash := filepath.Join(s.path, topicDir, trashDir)
-	names, err := s.fsys.ReadDir(trash)
-	if err != nil {
-		if isNotExist(err) {
-			return nil
-		}
-		return err
-	}
-	var errs []error
-	for _, name := range names {
-		errs = append(errs, s.fsys.RemoveAll(filepath.Join(trash, name)))
-	}
-	return errors.Join(errs...)
 }

@@ -15,57 +15,79 @@ func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 // finding the last record of a file without an index means reading the file.
 type Retention struct {
 	s    *Store
-	last map[string]int64 // file name → time of its last record, ms
+	last map[string]fileAge // by file name
+}
+
+// fileAge is the time of a file's last record. firstID tells the file from one
+// of the same name of a topic's former life.
+type fileAge struct {
+	firstID int64
+	atMs    int64
+	known   bool // false where no record can be read
 }
 
 // NewRetention returns a Retention; janitor only.
-func (s *Store) NewRetention() *Retention { return &Retention{s: s, last: map[string]int64{}} }
+func (s *Store) NewRetention() *Retention { return &Retention{s: s, last: map[string]fileAge{}} }
 
 // Topic removes a topic's files whose last message was stored at or before
 // cutoffMs, oldest first, and returns their names. Files from keepFrom on and
 // the newest one stay.
 func (r *Retention) Topic(topic string, keepFrom int64, cutoffMs int64) ([]string, error) {
-	return r.sweep(r.s.topicPath(topic), keepFrom, cutoffMs, func(dir string, id int64) (int64, error) {
-		return r.lastOfTopic(topic, id)
-	})
+	return r.sweep(r.s.topicPath(topic), keepFrom, cutoffMs, topicAge)
 }
 
 // Binlog does the same for the binlog; keepFrom is the file of the checkpoint.
 func (r *Retention) Binlog(keepFrom int64, cutoffMs int64) ([]string, error) {
-	return r.sweep(filepath.Join(r.s.path, binlogDir), keepFrom, cutoffMs, r.lastOfBinlog)
+	return r.sweep(filepath.Join(r.s.path, binlogDir), keepFrom, cutoffMs, binlogAge)
 }
 
-func (r *Retention) sweep(dir string, keepFrom, cutoffMs int64, lastAt func(string, int64) (int64, error)) ([]string, error) {
+// ageReader returns the age of a file; old is what is remembered of one of
+// that name.
+type ageReader func(fsys FS, dir string, id int64, old fileAge) (fileAge, error)
+
+func (r *Retention) sweep(dir string, keepFrom, cutoffMs int64, read ageReader) ([]string, error) {
 	ids, err := listFiles(r.s.fsys, dir)
 	if err != nil || len(ids) < 2 {
 		return nil, err
 	}
 	var removed []string
-	for _, id := range ids[:len(ids)-1] {
+	unknown := 0 // files before id whose age nobody knows
+	for i, id := range ids[:len(ids)-1] {
 		if id >= keepFrom {
 			break
 		}
 		name := fileName(dir, id)
-		at, known := r.last[name]
-		if !known {
-			if at, err = lastAt(dir, id); err != nil {
-				return removed, err
-			}
-			r.last[name] = at
+		age, err := read(r.s.fsys, dir, id, r.last[name])
+		if err != nil {
+			return removed, err
 		}
-		if at > cutoffMs {
+		r.last[name] = age
+		if !age.known {
+			// It is as old as the one that follows it.
+			unknown++
+			continue
+		}
+		if age.atMs > cutoffMs {
 			break // later files are newer still
 		}
-		if err := removeIfExists(r.s.fsys, name); err != nil {
-			return removed, err
+		for _, old := range ids[i-unknown : i+1] {
+			if err := r.remove(dir, old); err != nil {
+				return removed, err
+			}
+			removed = append(removed, fileName(dir, old))
 		}
-		delete(r.last, name)
-		removed = append(removed, name)
-		if err := removeIfExists(r.s.fsys, indexName(dir, id)); err != nil {
-			return removed, err
-		}
+		unknown = 0
 	}
 	return removed, nil
+}
+
+func (r *Retention) remove(dir string, id int64) error {
+	name := fileName(dir, id)
+	if err := removeIfExists(r.s.fsys, name); err != nil {
+		return err
+	}
+	delete(r.last, name)
+	return removeIfExists(r.s.fsys, indexName(dir, id))
 }
 
 // Forget drops what is remembered of files that no longer exist, so that the
@@ -78,37 +100,51 @@ func (r *Retention) Forget() {
 	}
 }
 
-func (r *Retention) lastOfTopic(topic string, id int64) (int64, error) {
-	reader := r.s.Reader(topic)
-	f, err := r.s.fsys.Open(fileName(reader.dir, id))
+func topicAge(fsys FS, dir string, id int64, old fileAge) (fileAge, error) {
+	f, err := fsys.Open(fileName(dir, id))
 	if err != nil {
-		return 0, err
+		return fileAge{}, err
 	}
 	defer f.Close()
 	size, err := f.Size()
 	if err != nil {
-		return 0, err
+		return fileAge{}, err
 	}
+	var age fileAge
+	if first, err := recordAt(f, 0, size); err == nil {
+		age.firstID = first.EventID
+		if old.known && old.firstID == age.firstID {
+			return old, nil
+		}
+	}
+	reader := TopicReader{fsys: fsys, dir: dir}
 	from := reader.nearest(f, id, size, func(indexEntry) bool { return true })
 	var rec TopicRecord
-	at := int64(0)
-	_, err = scanTail(f, from, func(b []byte) (int, error) { return ParseTopicRecord(b, maxStoredPayload, &rec) },
-		func(_, _ int64) error { at = max(at, rec.StoredAtMs); return nil })
-	return at, err
+	parse := func(b []byte) (int, error) { return ParseTopicRecord(b, maxStoredPayload, &rec) }
+	_, err = scanTail(f, from, topicKind, parse, func(_, _ int64) error {
+		age.atMs, age.known = max(age.atMs, rec.StoredAtMs), true
+		return nil
+	})
+	return age, err
 }
 
-// lastOfBinlog reads a binlog file from its beginning: it has no index, and
-// each file is looked at once.
-func (r *Retention) lastOfBinlog(dir string, id int64) (int64, error) {
-	f, err := r.s.fsys.Open(fileName(dir, id))
+// binlogAge reads a binlog file from its beginning: it has no index, and each
+// file is looked at once.
+func binlogAge(fsys FS, dir string, id int64, old fileAge) (fileAge, error) {
+	if old.known {
+		return old, nil
+	}
+	f, err := fsys.Open(fileName(dir, id))
 	if err != nil {
-		return 0, err
+		return fileAge{}, err
 	}
 	defer f.Close()
+	var age fileAge
 	var rec codec.BinlogRecord
-	at := int64(0)
-	_, err = scanTail(f, 0, func(b []byte) (int, error) {
-		return codec.ParseBinlogRecord(b, maxStoredPayload, &rec)
-	}, func(_, _ int64) error { at = max(at, rec.WrittenAtMs); return nil })
-	return at, err
+	parse := func(b []byte) (int, error) { return codec.ParseBinlogRecord(b, maxStoredPayload, &rec) }
+	_, err = scanTail(f, 0, binlogKind, parse, func(_, _ int64) error {
+		age.atMs, age.known = max(age.atMs, rec.WrittenAtMs), true
+		return nil
+	})
+	return age, err
 }

@@ -1,0 +1,284 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"smss/codec"
+)
+
+// inOrder returns the topics in the order of their names, so that one recovery
+// is like another.
+func (r *recovery) inOrder() []*recovering {
+	return slices.SortedFunc(maps.Values(r.topics), func(a, b *recovering) int { return strings.Compare(a.meta.Name, b.meta.Name) })
+}
+
+// openTopics finds the end of every topic's log.
+func (r *recovery) openTopics() error {
+	done := int64(0)
+	for _, t := range r.inOrder() {
+		if err := r.openTopic(t); err != nil {
+			return fmt.Errorf("topic %q: %w", t.meta.Name, err)
+		}
+		done++
+		r.progress("reading topics", done, int64(len(r.topics)))
+	}
+	return nil
+}
+
+func (r *recovery) openTopic(t *recovering) error {
+	dir := r.s.topicPath(t.meta.Name)
+	ids, err := listFiles(r.s.fsys, dir)
+	if err != nil {
+		return err
+	}
+	if r.powerLost && len(ids) > 0 {
+		// The metadata can have kept a creation of which the rest was lost,
+		// also that a former life's directory had gone.
+		first, err := r.s.Reader(t.meta.Name).firstRecord(ids[0], Pos{File: maxFileID + 1})
+		if err == nil && first.EventID < t.meta.CreateEventID {
+			if _, err := r.s.moveToTrash(dir); err != nil {
+				return err
+			}
+			ids = nil
+		}
+	}
+	if len(ids) == 0 {
+		// The directory itself is missing where a crash came between the steps
+		// of a creation or a deletion: it is there again for what the binlog
+		// says about it.
+		t.log = r.s.newTopicLog(t.meta.Name, Pos{})
+		if r.clean {
+			return nil
+		}
+		r.s.markDirs(dir) // whoever made it may not have synced it
+		return r.s.fsys.MkdirAll(dir)
+	}
+	newest := ids[len(ids)-1]
+	if r.clean {
+		size, err := r.s.fsys.Size(fileName(dir, newest))
+		t.log = r.s.newTopicLog(t.meta.Name, Pos{newest, size})
+		return err
+	}
+	first, err := r.lastBeginningBefore(t.meta.Name, ids, r.sound)
+	if err != nil {
+		return err
+	}
+	end, cut, err := r.topicTail(t, dir, ids[first:])
+	if err != nil {
+		return err
+	}
+	t.log = r.s.newTopicLog(t.meta.Name, end)
+	if cut || !r.found || !t.has || !t.source.Before(r.durable) {
+		// The process that wrote it may not have synced it.
+		for ids[len(ids)-1] > end.File {
+			ids = ids[:len(ids)-1]
+		}
+		if first, err = r.lastBeginningBefore(t.meta.Name, ids, r.durable); err != nil {
+			return err
+		}
+		r.s.markDirty(t.log, ids[first])
+		r.s.markDirs(dir)
+	}
+	return nil
+}
+
+// lastBeginningBefore returns the index of the last file whose first record's
+// source lies before bound, 0 if there is none.
+func (r *recovery) lastBeginningBefore(topic string, ids []int64, bound Pos) (int, error) {
+	reader := r.s.Reader(topic)
+	for i := len(ids) - 1; i > 0; i-- {
+		rec, err := reader.firstRecord(ids[i], Pos{File: maxFileID + 1})
+		switch {
+		case err == nil && rec.Source.Before(bound):
+			return i, nil
+		case err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, codec.ErrRecordDamaged):
+			return 0, err
+		}
+	}
+	return 0, nil
+}
+
+// topicTail cuts what does not stay of a topic's newest files, ids, and
+// returns the end. The last record that stays is left in t.
+func (r *recovery) topicTail(t *recovering, dir string, ids []int64) (end Pos, cut bool, err error) {
+	for i, id := range ids {
+		newest := i == len(ids)-1
+		if end, cut, err = r.topicFile(t, dir, id, newest); err != nil {
+			return end, cut, err
+		}
+		// All records of the files that follow are of events that are applied
+		// again, or lost.
+		if rest := ids[i+1:]; len(rest) > 0 && (cut || r.powerLost) {
+			return end, true, r.dropFiles(t, dir, rest)
+		}
+	}
+	return end, cut, nil
+}
+
+// topicFile walks the part of a topic's file that is not sure, and cuts what
+// does not stay.
+func (r *recovery) topicFile(t *recovering, dir string, id int64, newest bool) (end Pos, cut bool, err error) {
+	name := fileName(dir, id)
+	f, err := r.s.fsys.OpenAppend(name)
+	if err != nil {
+		return end, false, err
+	}
+	defer f.Close()
+	size, err := f.Size()
+	if err != nil {
+		return end, false, err
+	}
+	from := r.s.Reader(t.meta.Name).nearest(f, id, size, func(e indexEntry) bool {
+		rec, err := recordAt(f, e.off, size)
+		return err == nil && rec.Source.Before(r.sound)
+	})
+	var rec TopicRecord
+	parse := func(b []byte) (int, error) { return ParseTopicRecord(b, maxStoredPayload, &rec) }
+	stop, lost := int64(-1), false // where what does not stay begins; it is of lost events
+	behind := from                 // the last record seen
+	tl, err := scanTail(f, from, topicKind, parse, func(off, end int64) error {
+		r.seen(rec.EventID)
+		switch {
+		case stop >= 0:
+		case r.powerLost && off > behind && !rec.Source.Before(r.sound):
+			stop = behind
+		case r.beyond(rec.Source):
+			stop, lost = off, true
+		default:
+			t.source, t.lastID, t.has = rec.Source, rec.EventID, true
+		}
+		behind = end
+		return nil
+	})
+	if err != nil {
+		return end, false, fmt.Errorf("%s: %w", name, err)
+	}
+	if stop >= 0 {
+		tl.good = stop
+		tl.damaged = slices.DeleteFunc(tl.damaged, func(off int64) bool { return off >= stop })
+	}
+	r.reportDamage(dir, id, &tl)
+	end = Pos{id, tl.good}
+	switch {
+	case tl.torn() == 0:
+		return end, false, nil
+	case stop < 0 && !newest && !r.powerLost:
+		r.s.opt.Events.damage(&DamageError{Dir: dir, Pos: end, Err: errTorn})
+		return Pos{id, tl.size}, false, nil
+	case !lost:
+		if err := r.rewind(t, f, &tl); err != nil {
+			return end, false, err
+		}
+	}
+	if err := r.cut(name, f, &tl); err != nil {
+		return end, false, err
+	}
+	if err := trimIndex(r.s.fsys, dir, id, tl.good); err != nil {
+		r.s.opt.Events.note("the index of "+name+" could not be cut, reading it may take longer", err)
+	}
+	return end, true, nil
+}
+
+// dropFiles cuts files to nothing and removes them, the last one first.
+func (r *recovery) dropFiles(t *recovering, dir string, ids []int64) error {
+	for _, id := range slices.Backward(ids) {
+		name := fileName(dir, id)
+		f, err := r.s.fsys.OpenAppend(name)
+		if err != nil {
+			return err
+		}
+		var all tail
+		if all.size, err = f.Size(); err == nil && all.size > 0 {
+			if err = r.dropFile(t, f, all.size); err == nil {
+				err = r.cut(name, f, &all)
+			}
+		}
+		if err = errors.Join(err, f.Close()); err != nil {
+			return err
+		}
+		if err := errors.Join(removeIfExists(r.s.fsys, name), removeIfExists(r.s.fsys, indexName(dir, id))); err != nil {
+			return err
+		}
+	}
+	return r.s.fsys.SyncDir(dir)
+}
+
+// dropFile looks once more at a file that will go: its ids may have been seen,
+// and where its beginning is damaged, so may older events be in it.
+func (r *recovery) dropFile(t *recovering, f File, size int64) error {
+	if _, bad := recordAt(f, 0, size); bad != nil {
+		r.rewindTo(t)
+	}
+	var rec TopicRecord
+	parse := func(b []byte) (int, error) { return ParseTopicRecord(b, maxStoredPayload, &rec) }
+	_, err := scanTail(f, 0, topicKind, parse, func(_, _ int64) error { r.seen(rec.EventID); return nil })
+	return err
+}
+
+// rewind makes recovery start early enough for the topic's cut records to be
+// written again: what was cut may be older than the checkpoint, if it was
+// damage and not a torn write. Zeros are never damage, and a record that was
+// torn says itself where it comes from.
+func (r *recovery) rewind(t *recovering, f File, tl *tail) error {
+	zero, err := allZero(f, tl.good, tl.size)
+	if err != nil || zero {
+		return err
+	}
+	source, torn, err := tornSource(f, tl.good, tl.size)
+	if err != nil || (torn && !source.Before(r.start)) {
+		return err
+	}
+	r.rewindTo(t)
+	return nil
+}
+
+// rewindTo makes recovery start at the topic's last event, at the latest.
+func (r *recovery) rewindTo(t *recovering) {
+	var from Pos
+	if t.has {
+		from = t.source
+	}
+	if from.Before(r.start) {
+		r.start = from
+	}
+}
+
+// tornSource returns the source of the record at at, if its line can be read
+// and says that the record would end behind the file.
+func tornSource(f File, at, size int64) (source Pos, torn bool, err error) {
+	s := newScanner(f, at, size, nil, codec.MaxRecordLine+4)
+	if err := s.fill(0); err != nil && !errors.Is(err, io.EOF) {
+		return source, false, err
+	}
+	var l codec.Line
+	n, err := codec.ParseLine(s.rest, topicFields, &l)
+	if err != nil {
+		return source, false, nil
+	}
+	payload, ok1 := l.Decimal(3)
+	file, ok2 := l.Decimal(5)
+	off, ok3 := l.Decimal(6)
+	torn = ok1 && ok2 && ok3 && at+int64(n)+payload > size
+	return Pos{file, off}, torn, nil
+}
+
+// beyond reports whether source, a topic record's, lies behind the binlog's
+// end: an event that was lost. Without a checkpoint, a source in a file that
+// the binlog does not reach at all says that the binlog itself is missing, and
+// then nothing may be cut: see settle.
+func (r *recovery) beyond(source Pos) bool {
+	if !r.found && (source.File > r.end.File || r.noBinlog) {
+		r.end = Pos{max(r.end.File, source.File+1), 0}
+		if !r.kept {
+			r.kept = true
+			r.s.opt.Events.note(fmt.Sprintf("the binlog does not reach file %d, which topics refer to: files are missing; the messages of topics are kept", source.File), nil)
+		}
+		return false
+	}
+	return !source.Before(r.end)
+}

@@ -1,0 +1,528 @@
+package storage
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"smss/codec"
+)
+
+// seeded is a store with 50 events in two topics, as a kill leaves it.
+func seeded(t *testing.T, maxLogSize int64) (w *world, bodies map[string][]string) {
+	w = inMemory(t, maxLogSize)
+	bodies = map[string][]string{}
+	w.create("a", "b")
+	for i := range 24 {
+		for _, name := range []string{"a", "b"} {
+			body := fmt.Sprintf("%s%d", name, i)
+			batch := []string{body}
+			if i%4 == 0 {
+				batch = append(batch, body+"'")
+			}
+			w.pub(name, batch...)
+			bodies[name] = append(bodies[name], batch...)
+		}
+	}
+	return w, bodies
+}
+
+// prefix returns how many of all have reads as its beginning, -1 if it is no
+// beginning.
+func prefix(have []got, all []string) int {
+	if len(have) > len(all) {
+		return -1
+	}
+	for i, g := range have {
+		if g.body != all[i] {
+			return -1
+		}
+	}
+	return len(have)
+}
+
+// aliveAfter publishes to every topic, and reads all back, also after another
+// start.
+func (w *world) aliveAfter(what string) {
+	w.t.Helper()
+	before := map[string][]got{}
+	for name := range w.topics {
+		before[name] = w.read(name)
+		id := w.pub(name, "after")
+		before[name] = append(before[name], got{id: id, body: "after"})
+	}
+	for _, again := range []bool{false, true} {
+		if again {
+			w.kill()
+			w.open()
+		}
+		for name, want := range before {
+			have := w.read(name)
+			if !slices.EqualFunc(have, want, func(a, b got) bool { return a.id == b.id && a.body == b.body }) {
+				w.t.Fatalf("%s: %s holds %v, want %v (opened again: %v)", what, name, have, want, again)
+			}
+			for i := 1; i < len(have); i++ {
+				if have[i].id <= have[i-1].id {
+					w.t.Fatalf("%s: %s: id %d follows %d", what, name, have[i].id, have[i-1].id)
+				}
+			}
+		}
+	}
+}
+
+func TestBinlogCutAtEveryByte(t *testing.T) {
+	w, bodies := seeded(t, 1<<20)
+	name := fileName(w.binlogDir(), 0)
+	whole := w.slurp(name)
+	borders := map[int64]int{0: 0}
+	at := 0
+	for n := 1; at < len(whole); n++ {
+		var rec codec.BinlogRecord
+		size, err := codec.ParseBinlogRecord(whole[at:], maxStoredPayload, &rec)
+		must(t, err)
+		at += size
+		borders[int64(at)] = n
+	}
+	for cut := int64(len(whole)) - 1; cut >= 0; cut-- {
+		what := fmt.Sprintf("binlog cut at %d", cut)
+		c := w.killed()
+		c.resize(name, cut)
+		c.open()
+		events := c.binlogEvents()
+		for name, all := range bodies {
+			if c.topics[name] != nil && prefix(c.read(name), all) < 0 {
+				t.Fatalf("%s: %s holds %v", what, name, c.read(name))
+			}
+		}
+		good := cut
+		for borders[good] == 0 && good > 0 {
+			good--
+		}
+		if len(events) != borders[good] {
+			t.Fatalf("%s: the binlog holds %d events, want %d", what, len(events), borders[good])
+		}
+		if c.there(name+".cut") != (good < cut) || c.noted(name+".cut") != (good < cut) {
+			t.Fatalf("%s: notes %q", what, c.notes)
+		}
+		if good < cut && !bytes.Equal(c.slurp(name+".cut"), whole[good:cut]) {
+			t.Fatalf("%s: %q is kept aside, want %q", what, c.slurp(name+".cut"), whole[good:cut])
+		}
+		if c.nextID != w.nextID {
+			t.Fatalf("%s: next id %d, was %d", what, c.nextID, w.nextID)
+		}
+		if cut%13 == 0 {
+			c.aliveAfter(what)
+		}
+		c.kill()
+	}
+}
+
+// What a topic lacks is in the binlog, whether it was written before the
+// checkpoint or behind it.
+func TestTopicCutAtEveryByte(t *testing.T) {
+	for _, checkpointed := range []bool{false, true} {
+		w, bodies := seeded(t, 1<<20)
+		if checkpointed {
+			w.checkpoint()
+		}
+		name := w.topicFile("a", 0)
+		for cut := w.size(name) - 1; cut >= 0; cut-- {
+			what := fmt.Sprintf("topic cut at %d, checkpointed %v", cut, checkpointed)
+			c := w.killed()
+			c.resize(name, cut)
+			c.open()
+			have := c.read("a")
+			// A cut at a record's border before the checkpoint cannot be told
+			// from a topic that was never longer.
+			atBorder := checkpointed && !c.noted("cut off")
+			if n := prefix(have, bodies["a"]); n < 0 || (n < len(bodies["a"]) && !atBorder) {
+				t.Fatalf("%s: it holds %v", what, have)
+			}
+			c.want("b", bodies["b"]...)
+			if cut%13 == 0 {
+				c.aliveAfter(what)
+			}
+			c.kill()
+		}
+	}
+}
+
+func TestZeroTails(t *testing.T) {
+	for _, n := range []int64{3, 4096, 1 << 20, 64 << 20} {
+		for _, of := range []string{"binlog", "topic", "topic's last record"} {
+			t.Run(fmt.Sprint(n, " ", of), func(t *testing.T) {
+				w, bodies := seeded(t, 1<<30)
+				c := w.killed()
+				name := fileName(c.binlogDir(), 0)
+				if of != "binlog" {
+					name = c.topicFile("a", 0)
+				}
+				size := c.size(name)
+				keep := size
+				if of == "topic's last record" {
+					keep -= 20
+					c.resize(name, keep)
+				}
+				c.resize(name, keep+n)
+				start := time.Now()
+				c.open()
+				if d := time.Since(start); d > 5*time.Second {
+					t.Errorf("opening took %v", d)
+				}
+				if got := c.size(name); got != size {
+					t.Errorf("the file has %d bytes, had %d", got, size)
+				}
+				if c.there(name+".cut") != (keep < size) {
+					t.Errorf("kept aside: %v", keep == size)
+				}
+				c.want("a", bodies["a"]...)
+				c.want("b", bodies["b"]...)
+				c.aliveAfter("zeros")
+			})
+		}
+	}
+}
+
+// Zeros in the middle are damage: reported, and never cut.
+func TestZerosInTheMiddle(t *testing.T) {
+	w, bodies := seeded(t, 1<<30)
+	for _, binlog := range []bool{true, false} {
+		c := w.killed()
+		name := fileName(c.binlogDir(), 0)
+		if !binlog {
+			name = c.topicFile("a", 0)
+		}
+		c.poke(name, 500, make([]byte, 300))
+		size := c.size(name)
+		c.open()
+		if len(c.damages) == 0 {
+			t.Errorf("binlog %v: no damage reported", binlog)
+		}
+		if c.size(name) != size {
+			t.Errorf("binlog %v: the file was changed", binlog)
+		}
+		c.want("b", bodies["b"]...)
+		if binlog {
+			c.want("a", bodies["a"]...)
+		} else if have, err := c.readFrom("a", Pos{}); err == nil || prefix(have, bodies["a"]) < 1 {
+			t.Errorf("read %v, %v", have, err)
+		}
+	}
+}
+
+func TestResyncOnZerosIsFast(t *testing.T) {
+	w := opened(t, 1<<30)
+	w.create("t")
+	w.pub("t", "a")
+	name := fileName(w.s.topicPath("t"), 0)
+	rec, err := os.ReadFile(name)
+	must(t, err)
+	const hole = 256 << 20
+	cutFile(t, name, int64(len(rec))+hole)
+	appendFile(t, name, rec)
+	f, err := OS{}.Open(name)
+	must(t, err)
+	defer f.Close()
+	var r TopicRecord
+	start := time.Now()
+	tl, err := scanTail(f, 0, topicKind, func(b []byte) (int, error) { return ParseTopicRecord(b, maxStoredPayload, &r) }, nil)
+	must(t, err)
+	if tl.good != tl.size || !slices.Equal(tl.damaged, []int64{int64(len(rec))}) {
+		t.Errorf("tail is %+v", tl)
+	}
+	if d := time.Since(start); d > 5*time.Second {
+		t.Errorf("%d MiB of zeros took %v", hole>>20, d)
+	}
+}
+
+// A message can hold what looks like a record. A torn or damaged record that
+// holds one must not bring it to life.
+func TestRecordsInsideAMessageAreNoRecords(t *testing.T) {
+	var evil []byte
+	for i := range 5 {
+		evil = codec.AppendBinlogRecord(evil, &codec.BinlogRecord{Command: codec.DeleteTopic, EventID: int64(100 + i), Topic: []byte("a")}, nil)
+		evil = AppendTopicRecord(evil, &TopicRecord{StoredAtMs: 1, EventID: int64(200 + i), Message: message("forged")})
+	}
+	w := inMemory(t, 1<<20)
+	w.create("a", "b")
+	w.pub("a", "one")
+	w.pub("b", "filler "+string(evil)+" filler")
+	for _, of := range []string{"binlog", "topic"} {
+		name := fileName(w.binlogDir(), 0)
+		if of == "topic" {
+			name = w.topicFile("b", 0)
+		}
+		size := w.size(name)
+		for cut := int64(1); cut < int64(len(evil))+40; cut++ {
+			c := w.killed()
+			c.resize(name, size-cut)
+			c.open()
+			c.want("a", "one")
+			for _, g := range c.read("b") {
+				if g.body == "forged" {
+					t.Fatalf("%s without its last %d bytes: a forged message", of, cut)
+				}
+			}
+			if len(c.damages) > 0 {
+				t.Fatalf("%s without its last %d bytes: %v", of, cut, c.damages)
+			}
+		}
+		// One flipped bit in the message, and another record behind it.
+		c := w.killed()
+		c.poke(name, size-int64(len(evil))-14, []byte("F"))
+		if of == "binlog" {
+			c.poke(name, size, codec.AppendBinlogRecord(nil, &codec.BinlogRecord{Command: codec.Pub, EventID: 90, Topic: []byte("a"), Payload: message("two")}, nil))
+		}
+		c.open()
+		if of == "binlog" {
+			c.want("a", "one", "two")
+			if len(c.damages) == 0 {
+				t.Error("no damage reported")
+			}
+		} else {
+			c.want("a", "one")
+		}
+	}
+}
+
+// Every bit of the first 64 bytes: no panic, no hang, nothing damaged is
+// delivered, the rest can be read and written to.
+func TestEveryBitOfTheFirst64Bytes(t *testing.T) {
+	w, bodies := seeded(t, 1500)
+	for _, of := range []string{"binlog/0", "binlog/1", "a/0", "a/1"} {
+		dir, file, _ := strings.Cut(of, "/")
+		name := w.binlogDir() + "/" + file + ".log"
+		if dir == "a" {
+			name = w.s.topicPath("a") + "/" + file + ".log"
+		}
+		first := w.slurp(name)[:64]
+		for bit := range 64 * 8 {
+			what := fmt.Sprintf("bit %d of %s", bit, of)
+			c := w.killed()
+			b := slices.Clone(first)
+			b[bit/8] ^= 1 << (bit % 8)
+			c.poke(name, 0, b)
+			c.open()
+			if len(c.damages)+len(c.notes) == 0 {
+				t.Errorf("%s: not reported", what)
+			}
+			for name, all := range bodies {
+				have, err := c.readFrom(name, Pos{})
+				if n := prefix(have, all); n < 0 {
+					t.Fatalf("%s: %s holds %v, %v", what, name, have, err)
+				} else if err == nil && n != len(all) {
+					t.Fatalf("%s: %s holds %d of %d messages without an error", what, name, n, len(all))
+				} else if err != nil && dir != name {
+					t.Fatalf("%s: reading %s: %v", what, name, err)
+				}
+			}
+			if dir == "a" {
+				// Behind the damage.
+				end, readable := c.topics["a"].End(), 0
+				for id := int64(1); id < c.nextID; id++ {
+					if pos, err := c.s.Reader("a").Locate(id, end); err == nil {
+						readable++
+						if _, err := c.readFrom("a", pos); err != nil && file == "0" {
+							t.Fatalf("%s: behind id %d: %v", what, id, err)
+						}
+					}
+				}
+				if readable < len(bodies["a"])-1 {
+					t.Errorf("%s: %d of %d ids can be found", what, readable, len(bodies["a"]))
+				}
+			}
+			for name := range c.topics {
+				id := c.pub(name, "after")
+				if pos, err := c.s.Reader(name).Locate(id, c.topics[name].End()); err != nil || pos.Before(c.topics[name].End()) && pos.File == c.topics[name].End().File {
+					t.Fatalf("%s: the next message of %s: %v, %v", what, name, pos, err)
+				}
+			}
+			c.kill()
+		}
+	}
+}
+
+// A kill in the middle of an event's messages: the rest comes from the binlog.
+func TestHalfAnEventIsCompleted(t *testing.T) {
+	w := inMemory(t, 1<<20)
+	w.create("t")
+	w.pub("t", "a")
+	w.pub("t", "b1", "b2", "b3", "b4")
+	var sizes []int64
+	for _, g := range w.read("t") {
+		sizes = append(sizes, g.next.Off)
+	}
+	for _, size := range append(sizes, 0) {
+		for _, extra := range []int64{0, 7} {
+			c := w.killed()
+			name := c.topicFile("t", 0)
+			if size+extra > c.size(name) {
+				continue
+			}
+			c.resize(name, size+extra)
+			c.open().want("t", "a", "b1", "b2", "b3", "b4")
+			c.aliveAfter(fmt.Sprint("cut at ", size+extra))
+		}
+	}
+}
+
+// A kill during a roll-back: the binlog was cut already, topics were not.
+func TestTopicsAheadOfTheBinlogAreCut(t *testing.T) {
+	for _, checkpointed := range []bool{false, true} {
+		w := inMemory(t, 200_000)
+		w.create("t")
+		w.pub("t", "a")
+		if checkpointed {
+			w.checkpoint()
+		}
+		end := w.s.BinlogEnd()
+		// More than index entries are apart, and over several files.
+		lost := w.pub("t", numbered("lost", 60, 10_000)...)
+		c := w.killed()
+		for _, id := range c.numbers(c.binlogDir()) {
+			if id > end.File {
+				must(t, c.fs().Remove(fileName(c.binlogDir(), id)))
+			}
+		}
+		c.resize(fileName(c.binlogDir(), end.File), end.Off)
+		c.open()
+		c.want("t", "a")
+		if c.nextID < lost+60 {
+			t.Errorf("next id is %d, %d was given out", c.nextID, lost+59)
+		}
+		c.aliveAfter("ahead")
+		for range 30 {
+			c.pub("t", strings.Repeat("z", 10_000))
+		}
+		c.wantIndexed(t)
+	}
+}
+
+func TestRecoveryOfDelaysAndDeletions(t *testing.T) {
+	w := inMemory(t, 300)
+	w.create("t", "u")
+	var keys []DelayKey
+	for i := range 6 {
+		k, err := w.tryDelay("t", int64(1000-i), fmt.Sprint("late", i))
+		must(t, err)
+		keys = append(keys, k)
+	}
+	_, err := w.tryFire(keys[0])
+	must(t, err)
+	old := w.meta.clone() // the metadata lags behind
+	_, err = w.tryFire(keys[1])
+	must(t, err)
+	k, err := w.tryDelay("u", 5, "of u")
+	must(t, err)
+	must(t, w.tryDelete("u"))
+	w.create("v")
+	w.pub("v", "x")
+	w.create("u")
+	for _, m := range []*memMeta{w.meta, old} {
+		c := w.killed()
+		c.meta = m.clone()
+		c.open()
+		c.want("t", "late0", "late1")
+		c.want("v", "x")
+		c.want("u")
+		pending := c.meta.prefixed(delayPrefix)
+		if len(pending) != 5 || !slices.Contains(pending, string(delayKey(k))) || slices.Contains(pending, string(delayKey(keys[1]))) {
+			t.Errorf("%d are pending: %q", len(pending), pending)
+		}
+		c.aliveAfter("delays")
+	}
+}
+
+// The checkpoint of flush level 0 holds for a killed process and not for a
+// machine that went down.
+func TestCheckpointWithoutSync(t *testing.T) {
+	for _, boot := range []string{"one", ""} {
+		w := newWorld(t, 1<<20).memory()
+		w.opt.Boot = boot
+		w.open()
+		if boot == "" {
+			w.s.boot = "" // as where the kernel does not say
+		}
+		w.create("t")
+		w.pub("t", "a")
+		start := w.s.durable
+		must(t, w.s.BeginCheckpoint(w.s.BinlogEnd(), w.nextID, false).Run())
+		end := w.s.BinlogEnd()
+		w.pub("t", "b")
+		cp, found, err := w.meta.Checkpoint()
+		must(t, err)
+		if boot == "" && (!found || cp.from("") != start || cp.from("two") != start) {
+			t.Errorf("unknown boot: %+v", cp)
+		}
+		if boot == "one" && (cp.from("one") != end || cp.from("two") != start || cp.from("") != start) {
+			t.Errorf("known boot: %+v", cp)
+		}
+		for _, next := range []string{"one", "two"} {
+			c := w.killed()
+			c.opt.Boot = next
+			c.open().want("t", "a", "b")
+		}
+		w.kill()
+	}
+}
+
+// A clean stop is believed once: what the next process writes is not clean.
+func TestCleanCheckpointIsBelievedOnce(t *testing.T) {
+	w := inMemory(t, 1<<20)
+	w.create("t")
+	w.pub("t", "a")
+	w.reopen()
+	if !strings.Contains(w.meta.durable[checkpointKey], `"clean":false`) {
+		t.Errorf("durable after the start: %s", w.meta.durable[checkpointKey])
+	}
+	w.close()
+	if !strings.Contains(w.meta.durable[checkpointKey], `"clean":true`) {
+		t.Errorf("durable after the stop: %s", w.meta.durable[checkpointKey])
+	}
+}
+
+// A binlog that is shorter than the checkpoint says has lost what was synced.
+func TestBinlogBeforeTheCheckpointIsRefused(t *testing.T) {
+	w, _ := seeded(t, 1<<20)
+	w.checkpoint()
+	c := w.killed()
+	c.resize(fileName(c.binlogDir(), 0), 100)
+	if err := c.tryOpen(); err == nil || !strings.Contains(err.Error(), "before the place") {
+		t.Errorf("error is %v", err)
+	}
+	if size := c.size(fileName(c.binlogDir(), 0)); size != 100 {
+		t.Errorf("the binlog has %d bytes", size)
+	}
+}
+
+func TestLostMetadataIsMadeAgain(t *testing.T) {
+	w, bodies := seeded(t, 1500)
+	k, err := w.tryDelay("a", 1<<60, "late")
+	must(t, err)
+	must(t, w.tryDelete("b"))
+	w.checkpoint()
+	first := w.killed()
+	for _, retained := range []bool{true, false} {
+		c := first.killed()
+		c.meta = newMemMeta()
+		if !retained {
+			must(t, c.fs().Remove(fileName(c.binlogDir(), 0))) // with both creations
+		}
+		c.open()
+		if len(c.topics) != 1 {
+			t.Errorf("topics are %v", sortedKeys(c.topics))
+		}
+		c.want("a", bodies["a"]...)
+		if p := c.meta.prefixed(delayPrefix); len(p) != 1 || p[0] != string(delayKey(k)) {
+			t.Errorf("pending are %q", p)
+		}
+		if c.nextID != w.nextID || !c.noted("metadata is lost") {
+			t.Errorf("next id %d, want %d; notes %q", c.nextID, w.nextID, c.notes)
+		}
+		c.aliveAfter("made again")
+	}
+}
