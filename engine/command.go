@@ -151,7 +151,6 @@ var (
 	errDiskFull      = &Refusal{"disk full, not stored"}
 	errStorage       = &Refusal{"storage error, not stored; the server's log says more"}
 	errBroken        = &Refusal{"the server has stopped writing after a storage error; its log says more"}
-	errStopping      = &Refusal{"the server is stopping"}
 	errDamaged       = &Refusal{"stored data is damaged here; the server's log says where"}
 	errReading       = &Refusal{"stored data cannot be read now; the server's log says more"}
 )

@@ -13,7 +13,7 @@ type Config struct {
 	Loops            int   // event loops, 1 to 64
 	RingSize         int   // commands waiting for the writer
 	Readers          int   // goroutines that read files
-	MaxInflightBytes int64 // text of commands between loops and writer
+	MaxInflightBytes int64 // commands that are pushed and not answered
 	MaxPushBytes     int
 	MaxTopics        int
 	FlushLevel       int // 0 never, 1 each second, 2 before each reply
@@ -21,7 +21,6 @@ type Config struct {
 	RetentionMs      int64 // 0 = keep for ever
 	RetentionEvery   time.Duration
 	FirstScanAfter   time.Duration // of delays and lifetimes
-	ScanEvery        time.Duration // the longest pause between two looks for what is due
 	SampleEvery      int           // every how many publishes Events.Published is called; 0 = never
 	Mailboxes        []*Mailbox    // of the event loops, in the order of their numbers
 	Clock            Clock
@@ -71,12 +70,15 @@ type Engine struct {
 	store  *storage.Store // see package storage for who may call what
 	clock  Clock          // immutable
 	events Events         // immutable
+	// mono is the clock for pauses and intervals, which no step of the time of
+	// day may stretch; immutable, time.Now but in tests.
+	mono func() time.Time
 
 	ring     *ring
 	detached atomic.Pointer[Subscription] // stack of subscriptions that have left
 	crowded  atomic.Uint64                // bit i: loop i waits for room in the ring
 	room     []Lane                       // the notes for that, one for each loop
-	inflight atomic.Int64                 // bytes of commands between loops and writer
+	inflight atomic.Int64                 // bytes of commands that are not answered
 	catalog  sync.Map                     // name → *Topic: what is published; stored by the writer
 	reads    chan *Read
 
@@ -120,8 +122,11 @@ func (e *Engine) Stats() Stats {
 
 // New returns an engine over an open store. state is what storage.Open found.
 func New(cfg Config, store *storage.Store, state *storage.State) *Engine {
+	if cfg.Loops < 1 || cfg.Loops > maxLanes || len(cfg.Mailboxes) != cfg.Loops {
+		panic("engine: Config.Loops is out of range or not the number of mailboxes")
+	}
 	e := &Engine{
-		cfg: cfg, store: store, clock: cfg.Clock, events: cfg.Events.filled(),
+		cfg: cfg, store: store, clock: cfg.Clock, events: cfg.Events.filled(), mono: time.Now,
 		ring: newRing(cfg.RingSize), reads: make(chan *Read, readQueue),
 		quit: make(chan struct{}), done: make(chan struct{}),
 	}
@@ -170,9 +175,9 @@ func (e *Engine) Stop() (nextEventID int64, broken bool) {
 }
 
 // AwaitRoom asks for a note, whose subject is a *Lane without a topic, to the
-// mailbox of a loop once the writer has taken something from the ring. The
-// loop calls it after Push has refused, and tries once more after it. Loop
-// only.
+// mailbox of a loop once the writer has taken something from the ring or has
+// answered something. The loop calls it after Push has refused, and tries once
+// more after it. Loop only.
 func (e *Engine) AwaitRoom(loop int) { e.crowded.Or(1 << loop) }
 
 // Push hands cmd to the writer, or returns false where the ring is full or too
@@ -180,8 +185,7 @@ func (e *Engine) AwaitRoom(loop int) { e.crowded.Or(1 << loop) }
 // goroutine; it never blocks.
 func (e *Engine) Push(cmd *Command) bool {
 	size := cmd.Size()
-	if now := e.inflight.Add(size); now > e.cfg.MaxInflightBytes && now > size {
-		e.inflight.Add(-size)
+	if !e.reserve(size) {
 		return false
 	}
 	if !e.ring.push(cmd) {
@@ -189,6 +193,24 @@ func (e *Engine) Push(cmd *Command) bool {
 		return false
 	}
 	return true
+}
+
+// reserve takes size bytes out of the budget, or returns false. A command that
+// is larger than the whole budget passes while it is the only one.
+//
+// Adding first and taking back what is too much would be shorter, and wrong:
+// two loops that find the last bytes taken by each other's attempt would both
+// be refused, with nothing left at the writer whose answer could wake them.
+func (e *Engine) reserve(size int64) bool {
+	for {
+		have := e.inflight.Load()
+		if have > 0 && have+size > e.cfg.MaxInflightBytes {
+			return false
+		}
+		if e.inflight.CompareAndSwap(have, have+size) {
+			return true
+		}
+	}
 }
 
 // Detach ends a subscription: its name is free for commands pushed from now

@@ -26,7 +26,7 @@ func (e *Engine) runJanitor() {
 	trashFailing := false
 	e.checkDisk()
 	for {
-		if err := e.store.EmptyTrash(); (err != nil) != trashFailing {
+		if err := e.emptyTrash(); (err != nil) != trashFailing {
 			if trashFailing = err != nil; trashFailing {
 				e.events.Note("files of deleted topics cannot be removed, will be tried again", err)
 			}
@@ -52,6 +52,15 @@ func (e *Engine) runJanitor() {
 			}
 		}
 	}
+}
+
+// emptyTrash removes the files of deleted topics. Once writing has stopped the
+// deletion that put them there may not be durable: they stay.
+func (e *Engine) emptyTrash() error {
+	if e.broken.Load() {
+		return nil
+	}
+	return e.store.EmptyTrash()
 }
 
 // orphansMax is how many keys one drop carries.
@@ -145,11 +154,14 @@ func (e *Engine) retain(r *storage.Retention) {
 	}
 	names, err := r.Binlog(e.durable.Load(), cutoff)
 	note("the binlog", names, err)
-	for _, t := range e.topics(func(t *Topic) bool { return !t.Ended() }) {
+	for _, t := range e.topics(func(*Topic) bool { return true }) {
 		select {
 		case <-e.quit:
 			return
 		default:
+		}
+		if t.leaving.Load() {
+			continue // the files of that name are not its own any more
 		}
 		names, err := r.Topic(t.Meta.Name, t.End().File, cutoff)
 		note("topic "+t.Meta.Name, names, err)

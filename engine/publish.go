@@ -2,9 +2,6 @@ package engine
 
 import (
 	"math/bits"
-	"time"
-
-	"smss/storage"
 )
 
 // written is a batch that is on the files and not yet published.
@@ -13,7 +10,6 @@ type written struct {
 	ends    []topicEnd
 	created *Topic
 	ended   *Topic
-	through storage.Pos // binlog's end behind it
 }
 
 type topicEnd struct {
@@ -36,7 +32,6 @@ func (w *writer) written() {
 	}
 	clear(w.cmds)
 	w.cmds = w.cmds[:0]
-	b.through = w.e.store.BinlogEnd()
 	if staged {
 		w.moved = true
 	}
@@ -47,7 +42,7 @@ func (w *writer) written() {
 		return
 	}
 	if staged && w.e.cfg.FlushLevel == 1 && w.dirtySince.IsZero() {
-		w.dirtySince = time.Now()
+		w.dirtySince = w.e.mono()
 	}
 	w.publish(b)
 	w.post()
@@ -81,7 +76,7 @@ func (w *writer) publish(b *written) {
 	}
 	for _, cmd := range b.cmds {
 		w.count(cmd)
-		w.add(cmd.Mailbox, &cmd.note)
+		w.answer(cmd)
 	}
 	for _, te := range b.ends {
 		w.wake(te.topic)
@@ -110,6 +105,13 @@ func (w *writer) count(cmd *Command) {
 	}
 }
 
+// answer puts the note that cmd is done into its chain. What it was charged
+// for is given back by post, after which its owner may use it again.
+func (w *writer) answer(cmd *Command) {
+	w.answered += cmd.Size()
+	w.add(cmd.Mailbox, &cmd.note)
+}
+
 func (w *writer) add(m *Mailbox, n *Note) {
 	if m.add(n) {
 		w.touched = append(w.touched, m)
@@ -135,8 +137,17 @@ func (w *writer) postLanes(set uint64, lanes []Lane) {
 	}
 }
 
-// post sends the chains of the batch on their way, one wake-up each.
+// post sends the chains of the batch on their way, one wake-up each. Bytes are
+// given back before the bits of those who wait for them are read: a loop sets
+// its bit, then tries once more, so that one of the two sees the other.
 func (w *writer) post() {
+	if w.answered > 0 {
+		w.e.inflight.Add(-w.answered)
+		w.answered = 0
+	}
+	if w.e.crowded.Load() != 0 {
+		w.postLanes(w.e.crowded.Swap(0), w.e.room)
+	}
 	for i, m := range w.touched {
 		m.flush()
 		w.touched[i] = nil
@@ -148,12 +159,11 @@ func (w *writer) recycle(b *written) {
 	clear(b.cmds)
 	clear(b.ends)
 	b.cmds, b.ends, b.created, b.ended = b.cmds[:0], b.ends[:0], nil, nil
-	w.free = append(w.free, b)
-}
-
-// fail stops writing for good.
-func (w *writer) fail(err error) {
-	if w.e.broken.CompareAndSwap(false, true) {
-		w.e.events.Broken(err)
+	if len(w.free) < freeMax {
+		w.free = append(w.free, b)
 	}
 }
+
+// freeMax is how many empty batches are kept. A sync that hangs can leave very
+// many behind.
+const freeMax = 64

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"smss/storage"
 )
@@ -86,11 +87,33 @@ func (e *Engine) runReader() {
 	var scratch []byte
 	for r := range e.reads {
 		scratch = e.read(r, scratch)
+		for e.unsettled(r) {
+			time.Sleep(unsettledPause)
+			if r.Kind == ReadPush {
+				break // the loop asks again, so that others get a turn
+			}
+			scratch = e.read(r, scratch)
+		}
 		if cap(scratch) > 1<<20 {
 			scratch = nil
 		}
 		r.Mailbox.Post(&r.note)
 	}
+}
+
+// unsettledPause is how long a reader waits for a deletion to be published.
+const unsettledPause = time.Millisecond
+
+// unsettled reports whether the files that were read may not have been the
+// topic's: its deletion is being written, which moves its directory, and at
+// flush level 2 is published only after the sync, when another life of the
+// topic may have files under the same names. The deletion either is published,
+// and then the topic has ended, or is undone.
+//
+// It is asked after the files were read, and the writer sets the mark before
+// it moves them: a read that finds no mark was done before that.
+func (e *Engine) unsettled(r *Read) bool {
+	return r.Topic != nil && r.Topic.leaving.Load() && !r.Topic.Ended()
 }
 
 func (e *Engine) read(r *Read, scratch []byte) []byte {
@@ -103,6 +126,9 @@ func (e *Engine) read(r *Read, scratch []byte) []byte {
 			return scratch
 		}
 		r.Pos, r.Err = r.Topic.reader.Locate(r.EventID, r.Topic.End())
+		if e.unsettled(r) {
+			return scratch
+		}
 		r.Err = e.explainRead(r.Topic, r.Err)
 	case ListAll:
 		r.List = e.topics(func(*Topic) bool { return true })
@@ -122,6 +148,11 @@ func (e *Engine) readPush(r *Read, scratch []byte) []byte {
 	r.frame = frames.Get().(*[]byte)
 	lim := storage.PushLimits{Messages: r.Batch, Bytes: e.cfg.MaxPushBytes}
 	r.Push, scratch, r.Err = r.Topic.reader.ReadPush(r.From, r.Topic.End(), lim, *r.frame, scratch)
+	if e.unsettled(r) {
+		r.Release()
+		r.Push, r.Err = storage.Push{Next: r.From}, nil
+		return scratch
+	}
 	if r.Push.Skipped && !r.Topic.Ended() {
 		e.events.Skipped(r.Topic.Meta.Name, r.From, r.Push.Next)
 	}
@@ -138,12 +169,12 @@ func (e *Engine) explainRead(t *Topic, err error) error {
 	var removed *storage.RemovedError
 	var damage *storage.DamageError
 	switch {
+	case t.Ended():
+		return ErrTopicNotExist // its files went away under the read
 	case errors.Is(err, storage.ErrNotHeld):
 		return errEventNotFound
 	case errors.As(err, &removed):
 		return &Refusal{removed.Error()}
-	case t.Ended():
-		return ErrTopicNotExist // its files went away under the read
 	case errors.As(err, &damage):
 		e.events.Damage(t.Meta.Name, damage)
 		return errDamaged

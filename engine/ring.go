@@ -2,7 +2,6 @@ package engine
 
 import (
 	"math/bits"
-	"runtime"
 	"sync/atomic"
 )
 
@@ -104,7 +103,3 @@ func (r *ring) park() bool {
 
 // unpark takes the announcement back.
 func (r *ring) unpark() { r.parked.Store(false) }
-
-// yield lets producers run that are about to push, which makes the next batch
-// larger at no cost in time when the machine is busy.
-func (r *ring) yield() { runtime.Gosched() }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"container/heap"
+	"errors"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -52,11 +53,13 @@ const (
 	fireBytes = 4 << 20
 	// After a failure a topic's delayed messages pause, twice as long each
 	// time.
-	retryFirst  = time.Second
-	retryMax    = 10 * time.Second
-	lookAgainMs = 100
+	retryFirst = time.Second
+	retryMax   = 10 * time.Second
+	// lookAgain is the pause between two looks while something that is due
+	// pauses. It is what a message of another topic can be late by then.
+	lookAgain = 50 * time.Millisecond
 	// parkedMax is how many damaged delayed messages are stepped over; beyond
-	// that they stop the queue, which is loud enough.
+	// that they count as failing, which is loud enough.
 	parkedMax = 1024
 )
 
@@ -66,14 +69,22 @@ type scheduler struct {
 	e       *Engine
 	mailbox *Mailbox
 	wake    chan struct{}
+	wait    func() // immutable: until wake; tests step the writer meanwhile
+	lull    func() // immutable: a moment, for room in the ring; likewise
+	window  int    // immutable: fireWindow, but smaller in tests
 	pool    CommandPool
 	out     int // commands under way
 
 	seekMs  int64 // no pending delay is due before
 	nextMs  int64 // of the earliest pending delay, as far as known
 	nextEnd int64 // of the earliest end of a life
-	paused  map[string]*pause
-	parked  map[storage.DelayKey]struct{}
+	// Before these times nothing is done about what is due, because it has
+	// just failed. They are no times of day: with one, a clock that steps back
+	// would stretch the pause by as much.
+	holdFires, holdEnds time.Time
+
+	paused map[string]*pause
+	parked map[storage.DelayKey]struct{}
 }
 
 // pause is a topic whose delayed messages could not be written.
@@ -91,6 +102,9 @@ func (s *scheduler) init(e *Engine) {
 		default:
 		}
 	})
+	s.wait = func() { <-s.wake }
+	s.lull = func() { time.Sleep(time.Millisecond) }
+	s.window = fireWindow
 	s.nextEnd = math.MaxInt64
 	s.paused, s.parked = map[string]*pause{}, map[storage.DelayKey]struct{}{}
 }
@@ -129,15 +143,15 @@ func (s *scheduler) stopping() bool {
 
 // step does what is due now. It reports whether more may be due at once.
 func (s *scheduler) step() bool {
-	now := s.e.clock.NowMs()
+	now, mono := s.e.clock.NowMs(), s.e.mono()
 	if first := s.e.due.firstDelay.Swap(math.MaxInt64); first != math.MaxInt64 {
 		s.seekMs, s.nextMs = min(s.seekMs, first), min(s.nextMs, first)
 	}
 	s.nextEnd = min(s.nextEnd, s.e.due.firstExpiry.Swap(math.MaxInt64))
-	if s.nextEnd <= now {
+	if s.nextEnd <= now && !mono.Before(s.holdEnds) {
 		s.endLives(now)
 	}
-	if s.nextMs <= now {
+	if s.nextMs <= now && !mono.Before(s.holdFires) {
 		return s.fireDue(now)
 	}
 	return false
@@ -157,28 +171,28 @@ func (h *keyHeap) Pop() any {
 	return x
 }
 
-// due returns the earliest keys that are due, at most fireWindow, in order,
+// due returns the earliest keys that are due, at most a window, in order,
 // and the earliest trigger time of those that were left out. Keys come from
 // the store ordered by time but not within one millisecond, so a millisecond
 // that does not fit is walked to its end to find its smallest ids.
 func (s *scheduler) due(now int64) (keys []storage.DelayKey, left int64, err error) {
 	var h keyHeap
 	left = math.MaxInt64
-	wall := time.Now()
+	mono := s.e.mono()
 	err = s.e.store.Meta().DelayKeys(s.seekMs, func(k storage.DelayKey) bool {
-		if k.TriggerAtMs > now || (len(h) >= fireWindow && k.TriggerAtMs > h[0].TriggerAtMs) {
+		if k.TriggerAtMs > now || (len(h) >= s.window && k.TriggerAtMs > h[0].TriggerAtMs) {
 			left = min(left, k.TriggerAtMs)
 			return false
 		}
 		if _, damaged := s.parked[k]; damaged {
 			return true
 		}
-		if p := s.paused[k.Topic]; p != nil && wall.Before(p.until) {
+		if p := s.paused[k.Topic]; p != nil && mono.Before(p.until) {
 			left = min(left, k.TriggerAtMs)
 			return true
 		}
 		heap.Push(&h, k)
-		if len(h) > fireWindow {
+		if len(h) > s.window {
 			out := heap.Pop(&h).(storage.DelayKey)
 			left = min(left, out.TriggerAtMs)
 		}
@@ -199,7 +213,7 @@ func (s *scheduler) fireDue(now int64) bool {
 	keys, left, err := s.due(now)
 	if err != nil {
 		s.e.events.Note("pending delayed messages cannot be read, will be tried again", err)
-		s.nextMs = now + retryFirst.Milliseconds()
+		s.holdFires = s.e.mono().Add(retryFirst)
 		return false
 	}
 	failed := int64(math.MaxInt64)
@@ -233,11 +247,13 @@ func (s *scheduler) fireDue(now int64) bool {
 	}
 	if failed != math.MaxInt64 || (len(keys) == 0 && left <= now) {
 		// What is left is paused: it is looked at again, but not at once.
-		s.nextMs = max(s.nextMs, now+lookAgainMs)
+		s.holdFires = s.e.mono().Add(lookAgain)
 		return false
 	}
 	return left <= now
 }
+
+var errParked = errors.New("too many delayed messages are damaged")
 
 // fireCommand reads a due message. A message that is gone is nil; one that is
 // damaged is put aside, because it must not hold up the others.
@@ -252,9 +268,10 @@ func (s *scheduler) fireCommand(k storage.DelayKey) (*Command, error) {
 		n, ok = codec.CountStored(messages)
 	}
 	if !ok {
-		if len(s.parked) < parkedMax {
-			s.parked[k] = struct{}{}
+		if len(s.parked) >= parkedMax {
+			return nil, errParked
 		}
+		s.parked[k] = struct{}{}
 		s.e.events.Note("delayed message for topic "+k.Topic+" is damaged and stays undelivered", nil)
 		return nil, nil
 	}
@@ -272,7 +289,7 @@ func (s *scheduler) push(cmd *Command, failed *int64) {
 			s.take(failed)
 			continue
 		}
-		time.Sleep(time.Millisecond) // the ring is full of others' commands, which the writer works off
+		s.lull() // the ring is full of others' commands, which the writer works off
 	}
 	s.out++
 }
@@ -292,7 +309,7 @@ func (s *scheduler) settle() {
 
 // take waits for results and handles them.
 func (s *scheduler) take(failed *int64) {
-	<-s.wake
+	s.wait()
 	s.mailbox.Drain(func(n *Note) {
 		cmd := n.Subject.(*Command)
 		s.out--
@@ -316,41 +333,36 @@ func (s *scheduler) fired(cmd *Command, failed *int64) {
 		p = &pause{next: retryFirst}
 		s.paused[name] = p
 	}
-	if wall := time.Now(); !wall.Before(p.until) {
-		p.until = wall.Add(p.next)
+	if mono := s.e.mono(); !mono.Before(p.until) {
+		p.until = mono.Add(p.next)
 		p.next = min(2*p.next, retryMax)
 	}
 }
 
 // endLives deletes the topics whose life is over, and finds the next end.
 func (s *scheduler) endLives(now int64) {
-	s.nextEnd = math.MaxInt64
 	var failed int64
-	s.e.catalog.Range(func(_, v any) bool {
-		t := v.(*Topic)
-		if t.Meta.ExpireAtMs == 0 {
-			return true
-		}
-		if !t.Expired(now) {
-			s.nextEnd = min(s.nextEnd, t.Meta.ExpireAtMs)
-			return true
-		}
+	for _, t := range s.e.topics(func(t *Topic) bool { return t.Expired(now) }) {
 		cmd := s.pool.Get()
 		cmd.Kind, cmd.Mailbox, cmd.victim, cmd.ReceivedAtMs = expire, s.mailbox, t, now
 		cmd.SetText([]byte(t.Meta.Name), nil, nil)
 		s.push(cmd, &failed)
-		return true
-	})
+	}
 	s.await(&failed)
-	if s.stillExpired(now) {
-		s.nextEnd = min(s.nextEnd, now+retryFirst.Milliseconds()) // a deletion failed
+	if s.nextEnd = s.earliestEnd(); s.nextEnd <= now {
+		// A deletion failed, or the clock has stepped back meanwhile.
+		s.holdEnds = s.e.mono().Add(retryFirst)
 	}
 }
 
-func (s *scheduler) stillExpired(now int64) (found bool) {
+// earliestEnd returns the earliest end of a life in the catalog.
+func (s *scheduler) earliestEnd() int64 {
+	first := int64(math.MaxInt64)
 	s.e.catalog.Range(func(_, v any) bool {
-		found = v.(*Topic).Expired(now)
-		return !found
+		if at := v.(*Topic).Meta.ExpireAtMs; at != 0 {
+			first = min(first, at)
+		}
+		return true
 	})
-	return found
+	return first
 }

@@ -62,17 +62,17 @@ func (w *writer) schedule() {
 		case len(w.unsynced) > 0:
 			w.syncing, w.unsynced = w.unsynced, w.syncing[:0]
 			w.startSync()
-		case w.e.cfg.FlushLevel == 1 && !w.dirtySince.IsZero() && time.Since(w.dirtySince) >= syncEvery:
-			w.dirtySince = time.Time{}
+		case !w.dirtySince.IsZero() && w.e.mono().Sub(w.dirtySince) >= syncEvery:
 			w.startSync()
 		}
 	}
-	if w.checkpointDue() && time.Since(w.lastCheck) >= checkpointEvery {
+	if w.checkpointDue() && w.e.mono().Sub(w.lastCheck) >= checkpointEvery {
 		w.startCheckpoint()
 	}
 }
 
 func (w *writer) startSync() {
+	w.dirtySince = time.Time{}
 	w.sync.busy, w.sync.upTo = true, w.e.store.BinlogEnd()
 	w.sync.tasks <- w.e.store.SyncBinlog()
 }
@@ -94,7 +94,7 @@ func (w *writer) startCheckpoint() {
 	if w.e.cfg.FlushLevel == 0 {
 		at = w.e.store.BinlogEnd()
 	}
-	w.moved, w.lastCheck = false, time.Now()
+	w.moved, w.lastCheck = false, w.e.mono()
 	w.checkpoint.busy, w.checkpoint.upTo = true, at
 	w.checkpoint.tasks <- w.e.store.BeginCheckpoint(at, w.nextID, w.e.cfg.FlushLevel > 0)
 }
@@ -104,14 +104,7 @@ func (w *writer) startCheckpoint() {
 func (w *writer) synchronised(err error) {
 	w.sync.busy = false
 	if err != nil {
-		// What the kernel has dropped is unknown, and a second sync would
-		// report success: nothing that waits may be acknowledged.
 		w.fail(err)
-		for _, b := range append(w.syncing, w.unsynced...) {
-			w.abandon(b)
-		}
-		w.syncing, w.unsynced = w.syncing[:0], w.unsynced[:0]
-		w.post()
 		return
 	}
 	w.synced = w.sync.upTo
@@ -123,13 +116,34 @@ func (w *writer) synchronised(err error) {
 	w.post()
 }
 
+// fail stops writing and syncing for good, and answers what waits for a sync.
+// Of a failed sync it is unknown what the kernel has dropped, and another one
+// would report success, also one that runs at the same time on the same file:
+// nothing that waits may be acknowledged any more.
+func (w *writer) fail(err error) {
+	if w.e.broken.CompareAndSwap(false, true) {
+		w.e.events.Broken(err)
+	}
+	for _, b := range w.syncing {
+		w.abandon(b)
+	}
+	for _, b := range w.unsynced {
+		w.abandon(b)
+	}
+	w.syncing, w.unsynced = nil, nil
+	w.post()
+}
+
 // abandon answers the commands of a batch that is not published.
 func (w *writer) abandon(b *written) {
 	for _, cmd := range b.cmds {
 		if cmd.Err == nil {
 			cmd.Err = errBroken
 		}
-		w.add(cmd.Mailbox, &cmd.note)
+		w.answer(cmd)
+	}
+	if b.ended != nil {
+		b.ended.leaving.Store(false) // nothing follows that a reader could wait for
 	}
 	w.recycle(b)
 }
@@ -152,11 +166,15 @@ func (w *writer) checkpointed(err error) {
 // pause returns how long the writer may sleep when the ring stays empty.
 func (w *writer) pause() time.Duration {
 	d := time.Hour
+	if w.e.broken.Load() {
+		return d
+	}
+	now := w.e.mono()
 	if !w.dirtySince.IsZero() && !w.sync.busy {
-		d = min(d, time.Until(w.dirtySince.Add(syncEvery)))
+		d = min(d, w.dirtySince.Add(syncEvery).Sub(now))
 	}
 	if w.checkpointDue() {
-		d = min(d, time.Until(w.lastCheck.Add(checkpointEvery)))
+		d = min(d, w.lastCheck.Add(checkpointEvery).Sub(now))
 	}
 	return max(d, time.Millisecond)
 }

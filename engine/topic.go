@@ -16,10 +16,13 @@ type Topic struct {
 	log   *storage.TopicLog        // writer
 	names map[string]*Subscription // writer: who subscribes, by name
 
-	end   atomic.Uint64 // published end, a packed storage.Pos; stored by the writer
-	ended atomic.Bool   // set once by the writer: deleted or its life is over
-	armed atomic.Uint64 // bit i: lane i has somebody parked
-	lanes []Lane        // one for each event loop
+	end atomic.Uint64 // published end, a packed storage.Pos; stored by the writer
+	// leaving says that the deletion is being written: the topic's directory
+	// may be gone, or be another life's, although ended is not set yet.
+	leaving atomic.Bool   // stored by the writer
+	ended   atomic.Bool   // set once by the writer: deleted or its life is over
+	armed   atomic.Uint64 // bit i: lane i has somebody parked
+	lanes   []Lane        // one for each event loop
 }
 
 // maxLanes is how many event loops the bits of Topic.armed can name.
@@ -69,11 +72,10 @@ type Subscription struct {
 	// Pos is where reading goes on; loop.
 	Pos storage.Pos
 
-	prev, next *Subscription // lane's list; loop
-	parked     bool          // loop
-	read       Read          // the one read at a time
-	detached   atomic.Pointer[Subscription]
-	gone       bool // writer: the name is free
+	prev, next *Subscription                // lane's list; loop
+	parked     bool                         // loop
+	read       Read                         // the one read at a time
+	detached   atomic.Pointer[Subscription] // next in Engine.detached
 }
 
 // Park waits for the topic to move: it links s into its lane, or returns false

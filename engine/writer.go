@@ -32,6 +32,7 @@ type writer struct {
 	syncing  []*written // level 2: covered by the sync that runs
 	free     []*written
 	touched  []*Mailbox // with a chain to post
+	answered int64      // bytes of the commands in those chains
 
 	sync       syncer
 	checkpoint checkpointer
@@ -51,7 +52,7 @@ func (w *writer) init(e *Engine, state *storage.State) {
 	w.synced = e.store.BinlogEnd()
 	e.durable.Store(w.synced.File)
 	w.timer = time.NewTimer(time.Hour)
-	w.lastCheck = time.Now()
+	w.lastCheck = e.mono()
 	w.sync.init()
 	w.checkpoint.init()
 }
@@ -119,8 +120,10 @@ func (w *writer) poll() {
 	}
 }
 
-// detach frees the names of subscriptions that have left. It runs before the
-// ring is read: a client that leaves and comes back finds its name free.
+// detach frees the names of subscriptions that have left. For a client that
+// leaves and comes back to find its name free it must run between taking the
+// Attach from the ring and looking at the names: run before the ring is read
+// only, it would miss a Detach and an Attach that both come in between.
 func (w *writer) detach() {
 	s := w.e.detached.Swap(nil)
 	for s != nil {
@@ -142,29 +145,21 @@ func (w *writer) gather() bool {
 		if cmd == nil {
 			break
 		}
-		w.e.inflight.Add(-cmd.Size())
 		w.cmds = append(w.cmds, cmd)
 		w.stage(cmd)
 		if b := w.e.store.Batch(); b.Bytes() >= batchBytes || b.Closed() {
 			break
 		}
 	}
-	w.tellRoom()
+	if w.e.crowded.Load() != 0 {
+		w.post() // the ring has room again
+	}
 	if len(w.cmds) == 0 {
-		w.free = append(w.free, w.cur)
+		w.recycle(w.cur)
 		w.cur = nil
 		return false
 	}
 	return true
-}
-
-// tellRoom wakes the loops that were refused by a full ring.
-func (w *writer) tellRoom() {
-	if w.e.crowded.Load() == 0 {
-		return
-	}
-	w.postLanes(w.e.crowded.Swap(0), w.e.room)
-	w.post()
 }
 
 func (w *writer) take() *written {
@@ -180,8 +175,8 @@ func (w *writer) take() *written {
 // stages its records. A refusal is left in cmd.Err.
 func (w *writer) stage(cmd *Command) {
 	cmd.Err, cmd.staged, cmd.target, cmd.dropped = nil, false, nil, false
-	if w.e.broken.Load() {
-		cmd.Err = errBroken
+	if w.e.broken.Load() && cmd.Kind != Attach {
+		cmd.Err = errBroken // reading goes on: subscriptions write nothing
 		return
 	}
 	now := w.nowMs
@@ -299,6 +294,7 @@ func (w *writer) stageDelete(cmd *Command, t *Topic, now int64) error {
 	w.e.store.Batch().Delete(t.log, &t.Meta)
 	delete(w.topics, t.Meta.Name)
 	w.cur.ended = t
+	t.leaving.Store(true) // before the directory goes: see Engine.unsettled
 	return nil
 }
 
@@ -352,6 +348,7 @@ func (w *writer) attach(cmd *Command, now int64) error {
 	if err != nil {
 		return err
 	}
+	w.detach()
 	if t.names[cmd.Sub.Who] != nil {
 		return &Refusal{cmd.Sub.Who + codec.TextSubscriberExists}
 	}
@@ -366,7 +363,7 @@ func (w *writer) attach(cmd *Command, now int64) error {
 // commit brings the batch to the files. A topic whose files fail takes its own
 // commands with it; the others are staged again without them.
 func (w *writer) commit() {
-	for {
+	for failures := 1; ; failures++ {
 		err := w.write()
 		if err == nil {
 			break
@@ -382,13 +379,21 @@ func (w *writer) commit() {
 		w.e.events.WriteFail(err)
 		var failed *storage.BatchError
 		errors.As(err, &failed)
-		if !w.refuseStaged(failed.Topic, explainWrite(err)) {
+		topic := failed.Topic
+		if failures == failuresMax {
+			topic = ""
+		}
+		if !w.refuseStaged(topic, explainWrite(err)) {
 			break
 		}
 		w.restage()
 	}
 	w.written()
 }
+
+// failuresMax is how many topics of a batch may fail before all of it is
+// refused: each costs the writer another round over the whole batch.
+const failuresMax = 16
 
 // write commits what is staged, if anything is.
 func (w *writer) write() error {
@@ -408,6 +413,7 @@ func (w *writer) unstage() {
 	}
 	if t := w.cur.ended; t != nil {
 		w.topics[t.Meta.Name] = t
+		t.leaving.Store(false)
 		w.cur.ended = nil
 	}
 }
