@@ -14,6 +14,9 @@ type Config struct {
 	MaxConnections int
 	Codec          codec.Limits
 	MaxDelayMs     int64
+	// MaxDelayPayload is how many bytes the messages of one delayed publish may
+	// take, which the metadata store limits.
+	MaxDelayPayload int
 	// Window is how many requests of a connection may wait for the engine.
 	Window int
 	// MaxUnread is how many bytes of requests beyond the window are kept of a
@@ -30,7 +33,7 @@ type Config struct {
 	FrameTimeout time.Duration // for a request to become complete, plus its size at frameBytesPerMs
 	IdleTimeout  time.Duration // 0 = never: a connection that sends nothing and does not subscribe
 	WriteTimeout time.Duration // without progress
-	Heartbeat    time.Duration
+	Heartbeat    time.Duration // for a subscriber that nothing is sent to; up to a 32nd part of it early
 	// ReadOnly reports whether this server refuses mutations, as a slave does.
 	// It is called on event loops.
 	ReadOnly func() bool

@@ -5,7 +5,9 @@
 // A session is one connection's state machine and belongs to its event loop:
 // everything in it is touched on that loop only, without locks. A loop has a
 // mailbox for what comes back from the engine, a list of sessions that wait
-// for room in the ring, a timing wheel, and a queue of heartbeats.
+// for room in the ring, a timing wheel, and a queue of heartbeats. It sleeps
+// until input, the engine, or the next thing that is due wakes it: an idle
+// connection costs no wake-ups.
 //
 // It opens no files, computes no ids and never blocks a loop: whatever reads a
 // file or takes long goes to the engine's readers.

@@ -12,30 +12,39 @@ import (
 
 // loop is what one event loop owns beside its sessions.
 type loop struct {
-	r       *Reactor
-	id      int
-	mailbox *engine.Mailbox
+	r       *Reactor                       // immutable
+	id      int                            // immutable
+	mailbox *engine.Mailbox                // immutable
+	alarm   alarm                          // immutable once connections come
 	el      atomic.Pointer[gnet.EventLoop] // set once, when the first connection opens on it
-	ticked  atomic.Bool                    // the tick has come and was not seen to
-	// outstanding counts commands between push and done, for Stop; stored by
-	// the loop.
+	rung    atomic.Bool                    // the alarm has rung and was not seen to
+	// outstanding counts requests that were taken from a connection and go to
+	// the engine or its readers, until they are answered or dropped, for Stop;
+	// stored by the loop.
 	outstanding atomic.Int64
+	quiet       atomic.Bool // stored by the loop: it has seen Reactor.stopping
 
 	// The rest is touched on the loop only.
-	pool     engine.CommandPool
-	stalled  sessionQueue // refused by a full ring, in the order in which they were
-	waiting  sessionQueue // refused by a full reader queue
-	dirty    []*session   // got something during a drain
-	wheel    wheel
-	beats    beatQueue
-	nowNs    int64 // monotonic, as of the last callback
-	nowMs    int64 // time of day, likewise
-	scratch  []byte
-	draining bool
+	pool    engine.CommandPool
+	stalled sessionQueue // refused by a full ring, in the order in which they were
+	waiting sessionQueue // refused by a full reader queue
+	dirty   []*session   // got something during a drain
+	wheel   wheel
+	beats   beatQueue
+	alarmNs int64 // when the alarm rings, monotonic; never = it is not set
+	nowNs   int64 // monotonic, as of the last callback
+	nowMs   int64 // time of day, likewise
+}
+
+// alarm rings once after a time: it is a time.Timer, or a test's.
+type alarm interface {
+	Reset(time.Duration) bool
+	Stop() bool
 }
 
 func newLoop(r *Reactor, id int) *loop {
-	l := &loop{r: r, id: id}
+	l := &loop{r: r, id: id, alarmNs: never}
+	l.wheel.init()
 	l.mailbox = engine.NewMailbox(l.wake)
 	return l
 }
@@ -43,10 +52,12 @@ func newLoop(r *Reactor, id int) *loop {
 // start is the zero of the loops' monotonic time.
 var start = time.Now()
 
-func (l *loop) clock() int64 {
-	l.nowNs = int64(time.Since(start))
+func sinceStart() int64 { return int64(time.Since(start)) }
+
+func (l *loop) clock() {
+	l.nowNs = l.r.monotonic()
 	l.nowMs = l.r.clock.NowMs()
-	return l.nowNs
+	l.wheel.idle(l.nowNs)
 }
 
 // wake makes the loop drain its mailbox. It is called on any goroutine. A loop
@@ -64,14 +75,26 @@ func (l *loop) wake() {
 	l.r.waking.Add(-1)
 }
 
-// Run implements gnet.Runnable: it takes what has come back from the engine.
+// ring is what the alarm does, on a goroutine of its own.
+func (l *loop) ring() {
+	l.rung.Store(true)
+	l.wake()
+}
+
+// Run implements gnet.Runnable: it takes what has come back from the engine,
+// and sees to what is due.
 func (l *loop) Run(context.Context) error {
+	if l.r.stopping.Load() {
+		l.quiet.Store(true)
+	}
 	l.clock()
 	l.mailbox.Drain(l.take)
-	if l.ticked.Swap(false) {
+	if l.rung.Swap(false) {
+		l.alarmNs = never
 		l.tick()
 	}
 	l.settle()
+	l.arm()
 	return nil
 }
 
@@ -115,6 +138,9 @@ func (l *loop) settle() {
 	l.retryReads()
 	for i := 0; i < len(l.dirty); i++ {
 		s := l.dirty[i]
+		if s.closed {
+			s.flush() // makes room for what advance may begin
+		}
 		s.advance()
 		s.flush()
 		s.finishLinger()
@@ -130,18 +156,25 @@ func (l *loop) settle() {
 // they were refused.
 func (l *loop) retryStalled() {
 	for s := l.stalled.head; s != nil; s = l.stalled.head {
-		if !l.r.engine.Push(s.pending) {
-			l.r.engine.AwaitRoom(l.id)
-			// The writer may have made room before it could see the request.
-			if !l.r.engine.Push(s.pending) {
-				return
-			}
+		if !l.tryPush(s.pending) {
+			return
 		}
 		l.stalled.remove(s)
 		s.pending = nil
-		s.sent()
+		s.window++
 		l.mark(s)
 	}
+}
+
+// tryPush sends cmd through the ring. Where that is full the loop hears once
+// there is room.
+func (l *loop) tryPush(cmd *engine.Command) bool {
+	if l.r.engine.Push(cmd) {
+		return true
+	}
+	l.r.engine.AwaitRoom(l.id)
+	// The writer may have made room before it could see the request.
+	return l.r.engine.Push(cmd)
 }
 
 func (l *loop) retryReads() {
@@ -153,7 +186,7 @@ func (l *loop) retryReads() {
 	}
 }
 
-// tick sees to everything that depends on time; about every tickEvery.
+// tick sees to everything that depends on time.
 func (l *loop) tick() {
 	l.wheel.advance(l.nowNs, func(s *session) {
 		s.expired()
@@ -162,8 +195,24 @@ func (l *loop) tick() {
 	l.beat()
 }
 
-// tickEvery is the grain of all timeouts.
-const tickEvery = 50 * time.Millisecond
+// arm sets the alarm for the next thing that is due. A loop that waits for
+// nothing is never woken: each wake-up costs some hundred microseconds of CPU,
+// which twenty times a second would be most of what idle subscribers cost.
+func (l *loop) arm() {
+	next := l.wheel.next()
+	if s := l.beats.head; s != nil {
+		next = min(next, s.beatNs)
+	}
+	if l.waiting.head != nil {
+		// The readers do not say when they have room, and what fills their
+		// queue may be other loops'.
+		next = min(next, l.nowNs+slotNs)
+	}
+	if next < l.alarmNs {
+		l.alarmNs = next
+		l.alarm.Reset(time.Duration(max(next-l.nowNs, 0)))
+	}
+}
 
 // sessionQueue is a first-in-first-out list linked through the sessions; a
 // session is in one at most.
@@ -180,9 +229,10 @@ func (q *sessionQueue) push(s *session) {
 	q.tail = s
 }
 
-func (q *sessionQueue) remove(s *session) {
+// remove takes s out, and reports whether it was in q.
+func (q *sessionQueue) remove(s *session) bool {
 	if s.queue != q {
-		return
+		return false
 	}
 	if s.queuePrev != nil {
 		s.queuePrev.queueNext = s.queueNext
@@ -195,4 +245,5 @@ func (q *sessionQueue) remove(s *session) {
 		q.tail = s.queuePrev
 	}
 	s.queue, s.queuePrev, s.queueNext = nil, nil, nil
+	return true
 }

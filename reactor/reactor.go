@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,11 +24,15 @@ type Reactor struct {
 	clock  engine.Clock
 	loops  []*loop
 
-	conns  atomic.Int64 // open, those being refused not counted
-	input  atomic.Int64 // bytes of input that wait, over all sessions
-	client *gnet.Client // set by Start
-	accept net.Listener // set by Start
-	done   chan struct{}
+	conns  atomic.Int64  // open, those being refused not counted
+	input  atomic.Int64  // bytes of input that wait, over all sessions
+	client *gnet.Client  // set by Start
+	accept net.Listener  // set by Start
+	quit   chan struct{} // closed by StopAccepting
+	once   sync.Once     // for quit
+	done   chan struct{} // closed when accepting has ended
+	// monotonic is the loops' clock; immutable once connections come.
+	monotonic func() int64
 
 	stopping atomic.Bool  // no request is begun any more
 	silent   atomic.Bool  // no loop may be woken any more
@@ -37,7 +42,7 @@ type Reactor struct {
 // New returns a reactor. Its mailboxes belong into the engine's configuration;
 // Start takes the engine.
 func New(cfg Config) *Reactor {
-	r := &Reactor{cfg: cfg, done: make(chan struct{})}
+	r := &Reactor{cfg: cfg, quit: make(chan struct{}), done: make(chan struct{}), monotonic: sinceStart}
 	for i := range cfg.Loops {
 		r.loops = append(r.loops, newLoop(r, i))
 	}
@@ -64,12 +69,16 @@ const readBuffer = 64 << 10
 // closes in the end.
 func (r *Reactor) Start(ln net.Listener, e *engine.Engine, clock engine.Clock, log logging.Logger) error {
 	r.engine, r.clock, r.accept = e, clock, ln
+	for _, l := range r.loops {
+		t := time.AfterFunc(time.Duration(never), l.ring)
+		t.Stop()
+		l.alarm = t
+	}
 	client, err := gnet.NewClient(r,
 		gnet.WithNumEventLoop(len(r.loops)),
 		gnet.WithReadBufferCap(readBuffer),
 		gnet.WithWriteBufferCap(4<<10),
 		gnet.WithTCPNoDelay(gnet.TCPNoDelay),
-		gnet.WithTicker(true),
 		gnet.WithLogger(log),
 	)
 	if err != nil {
@@ -103,7 +112,11 @@ func (r *Reactor) acceptAll() {
 			if r.cfg.Events.AcceptFailed != nil {
 				r.cfg.Events.AcceptFailed(err)
 			}
-			time.Sleep(pause)
+			select {
+			case <-time.After(pause):
+			case <-r.quit:
+				return
+			}
 			continue
 		}
 		pause = 0
@@ -127,7 +140,14 @@ func (r *Reactor) admit(c net.Conn) {
 		// A connection that is gone already shows itself when it is read.
 		_ = tcp.SetKeepAliveConfig(keepAlive)
 	}
-	if _, err := r.client.Enroll(c); err != nil {
+	s := &session{linger: -1}
+	_, err := r.client.EnrollContext(c, s)
+	if err == nil && s.loop == nil {
+		// gnet waits for the loop to take the connection, but does not say
+		// where it could not watch the descriptor.
+		err = errors.New("the event loop cannot watch the connection")
+	}
+	if err != nil {
 		r.conns.Add(-1)
 		if r.cfg.Events.AcceptFailed != nil {
 			r.cfg.Events.AcceptFailed(err)
@@ -157,11 +177,12 @@ func (r *Reactor) loopOf(el gnet.EventLoop) *loop {
 
 // OnOpen implements gnet.EventHandler.
 func (r *Reactor) OnOpen(c gnet.Conn) ([]byte, gnet.Action) {
+	s := c.Context().(*session)
 	l := r.loopOf(c.EventLoop())
-	s := &session{conn: c, loop: l, remote: c.RemoteAddr(), linger: -1}
-	s.activeNs = l.clock()
-	c.SetContext(s)
+	l.clock()
+	s.conn, s.loop, s.remote, s.activeNs = c, l, c.RemoteAddr(), l.nowNs
 	s.retime()
+	l.arm()
 	return nil, gnet.None
 }
 
@@ -175,6 +196,7 @@ func (r *Reactor) OnTraffic(c gnet.Conn) gnet.Action {
 		return gnet.None
 	}
 	s.traffic(data)
+	s.loop.arm()
 	return gnet.None
 }
 
@@ -187,19 +209,9 @@ func (r *Reactor) OnClose(c gnet.Conn, err error) gnet.Action {
 	return gnet.None
 }
 
-// OnTick implements gnet.EventHandler. It runs on a goroutine of gnet's, not on
-// a loop.
-func (r *Reactor) OnTick() (time.Duration, gnet.Action) {
-	for _, l := range r.loops {
-		if !l.ticked.Swap(true) {
-			l.wake()
-		}
-	}
-	return tickEvery, gnet.None
-}
-
 // StopAccepting closes the listener. Connections go on.
 func (r *Reactor) StopAccepting() {
+	r.once.Do(func() { close(r.quit) })
 	_ = r.accept.Close()
 	<-r.done
 }
@@ -210,7 +222,10 @@ func (r *Reactor) StopAccepting() {
 func (r *Reactor) Stop(timeout time.Duration) error {
 	r.StopAccepting()
 	r.stopping.Store(true)
-	for deadline := time.Now().Add(timeout); r.outstanding() > 0 && time.Now().Before(deadline); {
+	for _, l := range r.loops {
+		l.wake()
+	}
+	for deadline := time.Now().Add(timeout); r.busy() && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
 	// gnet closes the descriptor by which its loops are woken. A wake-up that
@@ -219,16 +234,23 @@ func (r *Reactor) Stop(timeout time.Duration) error {
 	for r.waking.Load() > 0 {
 		time.Sleep(time.Millisecond)
 	}
-	if err := r.client.Stop(); err != nil {
+	err := r.client.Stop()
+	for _, l := range r.loops {
+		l.alarm.Stop()
+	}
+	if err != nil {
 		return fmt.Errorf("event loops: %w", err)
 	}
 	return nil
 }
 
-// outstanding returns how many commands wait for their reply.
-func (r *Reactor) outstanding() (n int64) {
+// busy reports whether requests wait for their reply, or a loop may still
+// begin one.
+func (r *Reactor) busy() bool {
 	for _, l := range r.loops {
-		n += l.outstanding.Load()
+		if l.el.Load() != nil && (!l.quiet.Load() || l.outstanding.Load() > 0) {
+			return true
+		}
 	}
-	return n
+	return false
 }

@@ -4,30 +4,37 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"golang.org/x/sys/unix"
-
 	"smss/codec"
 	"smss/engine"
-	"smss/storage"
 )
 
-// mutation sends a valid request through the ring. It reports false where the
-// request is refused here, which local then does in its turn.
-func (s *session) mutation(req *codec.Request) bool {
-	if s.refusal(req) != "" {
-		return false
-	}
-	cmd := s.command(kindOf[req.Command])
+// mutation sends a request that is not refused here through the ring.
+func (s *session) mutation(req *codec.Request) {
+	cmd := s.command(kindOf(req.Command))
 	cmd.Messages, cmd.ExpireAtMs = req.Messages, req.ExpireAtMs
 	cmd.TriggerAtMs = cmd.ReceivedAtMs + req.DelayMs
 	cmd.SetText(req.Topic, req.Trace, req.Payload)
 	s.push(cmd)
-	return true
 }
 
-var kindOf = map[codec.Command]engine.Kind{
-	codec.Pub: engine.Publish, codec.Delay: engine.Delay,
-	codec.CreateTopic: engine.Create, codec.DeleteTopic: engine.Delete,
+func throughRing(c codec.Command) bool {
+	switch c {
+	case codec.Pub, codec.Delay, codec.CreateTopic, codec.DeleteTopic:
+		return true
+	}
+	return false
+}
+
+func kindOf(c codec.Command) engine.Kind {
+	switch c {
+	case codec.Delay:
+		return engine.Delay
+	case codec.CreateTopic:
+		return engine.Create
+	case codec.DeleteTopic:
+		return engine.Delete
+	}
+	return engine.Publish
 }
 
 func (s *session) command(k engine.Kind) *engine.Command {
@@ -41,26 +48,13 @@ func (s *session) command(k engine.Kind) *engine.Command {
 // line, behind those that found it full before.
 func (s *session) push(cmd *engine.Command) {
 	l := s.loop
-	if l.stalled.head == nil {
-		if l.r.engine.Push(cmd) {
-			s.sent()
-			return
-		}
-		l.r.engine.AwaitRoom(l.id)
-		// The writer may have made room before it could see the request.
-		if l.r.engine.Push(cmd) {
-			s.sent()
-			return
-		}
+	l.outstanding.Add(1)
+	if l.stalled.head == nil && l.tryPush(cmd) {
+		s.window++
+		return
 	}
 	s.pending = cmd
 	l.stalled.push(s)
-}
-
-// sent notes that a command is at the engine.
-func (s *session) sent() {
-	s.window++
-	s.loop.outstanding.Add(1)
 }
 
 // refusal returns why a mutation is refused before it reaches the writer, in
@@ -107,21 +101,15 @@ func (s *session) delayRefusal(req *codec.Request) string {
 		return fmt.Sprintf("delay time must be at most %d ms, see limits.maxDelayMs", cfg.MaxDelayMs)
 	case req.Invalid != nil:
 		return req.Invalid.Text
-	case len(req.Payload)+delayPrefix > storage.MaxDelayPayload:
-		return fmt.Sprintf("a delayed message must be smaller than %d bytes", storage.MaxDelayPayload)
+	case len(req.Payload) > cfg.MaxDelayPayload:
+		return fmt.Sprintf("delayed messages may take %d bytes in one request", cfg.MaxDelayPayload)
 	}
 	return ""
 }
 
-// delayPrefix is what is stored in front of a delayed message.
-const delayPrefix = 16
-
-// local answers a request that does not go through the ring, or whose refusal
-// does not.
+// local answers a request that does not go through the ring.
 func (s *session) local(req *codec.Request) {
 	switch req.Command {
-	case codec.Pub, codec.Delay, codec.CreateTopic, codec.DeleteTopic:
-		s.fail(s.refusal(req))
 	case codec.Alive:
 		s.out = codec.AppendCode(s.out, codec.CodeAlive)
 	case codec.TopicInfo:
@@ -176,6 +164,7 @@ func (s *session) topicInfo(req *codec.Request) {
 // loop.
 func (s *session) list(k engine.ReadKind, eventID int64) {
 	s.state = listing
+	s.loop.outstanding.Add(1)
 	s.startRead(&engine.Read{Kind: k, EventID: eventID, Render: renderList})
 }
 
@@ -192,6 +181,7 @@ func renderList(r *engine.Read) {
 
 func (s *session) listed(r *engine.Read) {
 	s.state = commanding
+	s.loop.outstanding.Add(-1)
 	if r.Err != nil {
 		s.fail(r.Err.Error())
 		return
@@ -213,6 +203,7 @@ func (s *session) startRead(r *engine.Read) {
 // done takes a command back from the engine.
 func (s *session) done(cmd *engine.Command) {
 	s.window--
+	s.barrier = s.barrier && s.window > 0
 	s.loop.outstanding.Add(-1)
 	if cmd.Kind == engine.Attach {
 		s.attached(cmd)
@@ -241,40 +232,4 @@ func (s *session) readDone(r *engine.Read) {
 	default:
 		s.pushRead(r)
 	}
-}
-
-// lastWords sends replies to a peer that has closed its sending side, as far
-// as the socket takes them at once, and lets go of it after the last one.
-func (s *session) lastWords(out []byte) {
-	if s.linger < 0 {
-		return
-	}
-	// The peer may be gone altogether: the error is what that looks like.
-	if _, err := unix.Write(s.linger, out); err != nil {
-		s.letGo()
-	}
-}
-
-// expectsReplies reports whether something is under way that ends in a reply.
-func (s *session) expectsReplies() bool {
-	return s.window > 0 || s.pending != nil || (s.state == listing && s.read != nil)
-}
-
-// finishLinger lets go of a half-closed connection once everything that it
-// asked for is answered.
-func (s *session) finishLinger() {
-	if s.linger >= 0 && !s.expectsReplies() {
-		s.letGo()
-	}
-}
-
-// letGo closes the second descriptor of a half-closed connection.
-func (s *session) letGo() {
-	if s.linger < 0 {
-		return
-	}
-	_ = unix.Close(s.linger)
-	s.linger = -1
-	s.forget()
-	s.loop.r.leave()
 }

@@ -2,7 +2,6 @@ package reactor
 
 import (
 	"encoding/binary"
-	"errors"
 	"net"
 	"time"
 
@@ -35,36 +34,40 @@ const (
 	closing
 )
 
-// session is one connection. Everything in it belongs to its event loop.
+// session is one connection. Everything in it belongs to its event loop, apart
+// from what the accepting goroutine does before OnOpen.
 type session struct {
 	conn   gnet.Conn
 	loop   *loop
 	remote net.Addr
-	state  state
-	closed bool // gnet has closed the connection, or is about to
-	marked bool // in loop.dirty
-	choked bool // more than MaxOutbound bytes are unsent: requests wait
-	linger int  // descriptor for the last replies after a half-close, else -1
 
-	in   []byte // input that is not consumed yet; empty while nothing waits
-	skip int    // bytes of a refused request that are still to come
-	need int    // least bytes that the request at the start of in takes
-	out  []byte // replies that are not written yet
+	state   state
+	closed  bool  // gnet has closed the connection, or is about to
+	marked  bool  // in loop.dirty
+	choked  bool  // more than MaxOutbound bytes are unsent: requests wait
+	barrier bool  // the request at the start of the input waits until window is 0
+	batch   uint8 // of a subscriber
+	linger  int32 // descriptor for the last replies after a half-close, else -1
+	window  int32 // commands at the engine
+	skip    int32 // bytes of a refused request that are still to come
+	need    int32 // least bytes that the request at the start of the input takes
 
-	window  int             // commands at the engine
+	in  []byte // input that waits, behind the first at bytes; nil while nothing does
+	at  int    // bytes of in that are consumed
+	out []byte // replies that are not written yet
+
 	pending *engine.Command // refused by the ring; in loop.stalled
+	read    *engine.Read    // the one read under way or waiting
+	sub     *engine.Subscription
 
-	sub        *engine.Subscription
-	read       *engine.Read // the one read under way or waiting
-	batch      int
-	eventID    int64
+	eventID    int64 // of the last message consumed, as SUB says
 	ackTimeout time.Duration
 
 	activeNs int64 // of the last input
 	frameNs  int64 // since when a request is incomplete, 0 = none
 	ackNs    int64 // when the ack is due, 0 = none
 	stuckNs  int64 // when unsent bytes must have become fewer, 0 = none
-	unsent   int   // of the last look
+	unsent   int   // bytes that would be unsent had none left since the last look
 
 	dueNs                int64 // wheel
 	slot                 int64
@@ -82,20 +85,23 @@ func (s *session) traffic(data []byte) {
 		return
 	}
 	if s.skip > 0 {
-		n := min(s.skip, len(data))
-		s.skip -= n
+		n := min(int(s.skip), len(data))
+		s.skip -= int32(n)
 		data = data[n:]
 	}
-	if len(s.in) == 0 {
+	if s.waits() == 0 {
 		rest := data[s.consume(data):]
 		s.keep(rest)
+		s.retime()
 	} else {
 		s.keep(data)
 		s.advance()
 	}
 	s.flush()
-	s.retime()
 }
+
+// waits returns how many bytes of input wait.
+func (s *session) waits() int { return len(s.in) - s.at }
 
 // keep adds input to what waits, within the limits.
 func (s *session) keep(data []byte) {
@@ -108,41 +114,57 @@ func (s *session) keep(data []byte) {
 		s.breach("input of all connections is over limits.maxInputBytes")
 		return
 	}
+	s.grow(len(data))
 	s.in = append(s.in, data...)
-	if s.blocked() && len(s.in) > max(r.cfg.MaxUnread, s.need) {
+	if s.blocked() && s.waits() > max(r.cfg.MaxUnread, int(s.need)) {
 		s.breach("more unread requests than limits.maxUnreadBytes")
 	}
 }
 
-// drop forgets n bytes of the input that waits.
+// grow makes room for n more bytes of a request whose size is known: twice what
+// has arrived, and never more than the request takes.
+func (s *session) grow(n int) {
+	have := s.waits() + n
+	if s.at+have > cap(s.in) && have < int(s.need) {
+		s.in = append(make([]byte, 0, min(max(2*have, 64), int(s.need))), s.in[s.at:]...)
+		s.at = 0
+	}
+}
+
+// inKeep is the size up to which an input buffer is not worth making smaller.
+const inKeep = 4 << 10
+
+// drop forgets n bytes of the input that waits. What is behind them is moved
+// only when it is less than what was dropped since the last move, so that a
+// long queue of small requests is not copied for each of them.
 func (s *session) drop(n int) {
-	if n == 0 || len(s.in) == 0 {
+	if n == 0 || s.waits() == 0 {
 		return // refuse and close have dropped it already
 	}
 	s.loop.r.input.Add(-int64(n))
-	if n == len(s.in) {
-		s.in = nil
-		return
+	s.at += n
+	switch left := s.waits(); {
+	case left == 0:
+		s.in, s.at = nil, 0
+	case left > s.at:
+	case cap(s.in) > inKeep && left < cap(s.in)/4:
+		s.in, s.at = append([]byte(nil), s.in[s.at:]...), 0
+	default:
+		s.in, s.at = s.in[:copy(s.in, s.in[s.at:])], 0
 	}
-	if n < len(s.in)/2 && cap(s.in) < 4<<10 {
-		s.in = s.in[:copy(s.in, s.in[n:])]
-		return
-	}
-	s.in = append([]byte(nil), s.in[n:]...)
+}
+
+// dropAll forgets all input.
+func (s *session) dropAll() {
+	s.loop.r.input.Add(-int64(s.waits()))
+	s.in, s.at = nil, 0
 }
 
 // advance goes on with input that waited.
 func (s *session) advance() {
-	if s.gone() || len(s.in) == 0 {
-		s.retime()
-		return
+	if s.waits() > 0 && !s.gone() {
+		s.drop(s.consume(s.in[s.at:]))
 	}
-	if s.skip > 0 {
-		n := min(s.skip, len(s.in))
-		s.skip -= n
-		s.drop(n)
-	}
-	s.drop(s.consume(s.in))
 	s.retime()
 }
 
@@ -150,7 +172,7 @@ func (s *session) advance() {
 func (s *session) blocked() bool {
 	switch s.state {
 	case commanding:
-		return s.window >= s.loop.r.cfg.Window || s.pending != nil || s.choked || s.loop.r.stopping.Load()
+		return s.barrier || int(s.window) >= s.loop.r.cfg.Window || s.pending != nil || s.choked || s.loop.r.stopping.Load()
 	case listing, attaching, locating:
 		return true
 	}
@@ -189,43 +211,41 @@ func (s *session) request(b []byte) int {
 	}
 	var req codec.Request
 	n, err := codec.ParseRequest(b, &s.loop.r.cfg.Codec, &req)
-	s.need = n
+	s.need = int32(n)
 	if err == codec.ErrShort {
 		return 0
 	}
 	s.frameNs = 0
-	if err == nil && req.Invalid == nil && throughRing(req.Command) && !s.loop.r.cfg.ReadOnly() {
-		if s.mutation(&req) {
+	refusal := ""
+	if err == nil && throughRing(req.Command) {
+		if refusal = s.refusal(&req); refusal == "" {
+			s.mutation(&req)
 			return n
 		}
 	}
 	// Answered here: everything asked before must have been answered.
 	if s.window > 0 {
+		s.barrier = true
 		return 0
 	}
-	if err == nil {
-		s.local(&req)
+	switch e := err.(type) {
+	case nil:
+		if refusal != "" {
+			s.fail(refusal)
+		} else {
+			s.local(&req)
+		}
 		return n
-	}
-	var refused *codec.RequestError
-	if errors.As(err, &refused) {
-		s.fail(refused.Text)
+	case *codec.RequestError:
+		s.fail(e.Text)
 		if n > len(b) {
-			s.skip = n - len(b)
+			s.skip = int32(n - len(b))
 			n = len(b)
 		}
 		return n
 	}
 	s.refuse(err.Error())
 	return len(b)
-}
-
-func throughRing(c codec.Command) bool {
-	switch c {
-	case codec.Pub, codec.Delay, codec.CreateTopic, codec.DeleteTopic:
-		return true
-	}
-	return false
 }
 
 // ack handles a subscriber's answer.
@@ -260,8 +280,8 @@ func (s *session) refuse(text string) {
 	s.loop.r.cfg.Events.refused(s.remote, text)
 	s.fail(text)
 	s.state = closing
-	s.loop.r.input.Add(-int64(len(s.in)))
-	s.in, s.skip, s.frameNs = nil, 0, 0
+	s.dropAll()
+	s.skip, s.frameNs = 0, 0
 }
 
 // breach closes a connection that broke the protocol or a limit.
@@ -270,9 +290,10 @@ func (s *session) breach(why string) {
 	s.close()
 }
 
-// close closes the connection now; what was flushed before is sent by gnet as
-// far as the socket takes it.
+// close closes the connection now. The replies that there are go out before, as
+// far as the socket takes them.
 func (s *session) close() {
+	s.flush()
 	if s.closed {
 		s.letGo()
 		return
@@ -286,15 +307,15 @@ func (s *session) flush() {
 	if len(s.out) == 0 {
 		return
 	}
+	if s.closed {
+		s.sendLast()
+		return
+	}
 	out := s.out
 	if cap(out) > outKeep {
 		s.out = nil
 	} else {
 		s.out = out[:0]
-	}
-	if s.closed {
-		s.lastWords(out)
-		return
 	}
 	s.write(out)
 }
@@ -307,21 +328,26 @@ func (s *session) write(b []byte) {
 	if _, err := s.conn.Write(b); err != nil || s.closed {
 		return
 	}
-	s.watchOutbound()
+	s.watchOutbound(len(b))
 }
 
-// watchOutbound starts to look after bytes that the socket did not take.
-func (s *session) watchOutbound() {
+// watchOutbound looks after the bytes that the socket did not take, written
+// bytes after the last look. It may find that a session is choked, but not
+// that it no longer is: that is for progressed, behind which the session goes
+// on with its input.
+func (s *session) watchOutbound(written int) {
 	unsent := s.conn.OutboundBuffered()
-	if unsent == 0 {
-		s.stuckNs, s.unsent = 0, 0
+	if unsent == 0 && !s.choked {
+		s.stuckNs = 0
 		return
 	}
-	s.choked = unsent > s.loop.r.cfg.MaxOutbound
 	if s.stuckNs == 0 {
 		s.unsent = unsent
 		s.stuckNs = s.loop.nowNs + int64(s.loop.r.cfg.WriteTimeout)
+	} else {
+		s.unsent += written
 	}
+	s.choked = s.choked || unsent > s.loop.r.cfg.MaxOutbound
 	s.retime()
 }
 
@@ -336,15 +362,8 @@ func (s *session) closedNow(halfClosed bool) {
 		l.r.engine.Detach(s.sub)
 		s.sub = nil
 	}
-	l.waiting.remove(s)
-	if halfClosed && s.expectsReplies() {
-		// The peer may have closed its sending side only and still be waiting
-		// for replies, but gnet closes both. A second descriptor keeps the
-		// socket open until they are sent.
-		if fd, err := s.conn.Dup(); err == nil {
-			s.linger = fd
-			return
-		}
+	if halfClosed && s.expectsReplies() && s.outlive() {
+		return
 	}
 	s.forget()
 	l.r.leave()
@@ -355,11 +374,19 @@ func (s *session) gone() bool { return s.closed && s.linger < 0 }
 
 // forget drops what a session that is gone still holds.
 func (s *session) forget() {
-	s.loop.r.input.Add(-int64(len(s.in)))
-	s.in = nil
+	l := s.loop
+	s.dropAll()
+	l.wheel.unlink(s)
 	if s.pending != nil {
-		s.loop.stalled.remove(s)
-		s.loop.pool.Put(s.pending)
+		l.stalled.remove(s)
+		l.pool.Put(s.pending)
 		s.pending = nil
+		l.outstanding.Add(-1)
+	}
+	if l.waiting.remove(s) {
+		s.read = nil
+		if s.state == listing {
+			l.outstanding.Add(-1)
+		}
 	}
 }

@@ -14,7 +14,7 @@ func (s *session) subscribe(req *codec.Request) {
 		s.fail(req.Invalid.Text)
 		return
 	}
-	s.batch, s.eventID, s.ackTimeout = req.Batch, req.EventID, time.Duration(req.AckTimeoutNs)
+	s.batch, s.eventID, s.ackTimeout = uint8(req.Batch), req.EventID, time.Duration(req.AckTimeoutNs)
 	if s.ackTimeout <= 0 {
 		s.ackTimeout = defaultAckTimeout
 	}
@@ -31,8 +31,12 @@ func (s *session) subscribe(req *codec.Request) {
 func (s *session) attached(cmd *engine.Command) {
 	sub := cmd.Sub
 	if s.closed {
+		// A peer that has closed its sending side cannot acknowledge, but may
+		// be told why it was refused.
 		if cmd.Err == nil {
 			s.loop.r.engine.Detach(sub)
+		} else if !s.gone() {
+			s.fail(cmd.Err.Error())
 		}
 		s.sub, s.state = nil, closing
 		return
@@ -55,7 +59,7 @@ func (s *session) located(r *engine.Read) {
 		return
 	}
 	s.sub.Pos = r.Pos
-	if len(s.in) > 0 {
+	if s.waits() > 0 {
 		s.breach("input while no ack is due")
 		return
 	}
@@ -92,7 +96,7 @@ func (s *session) resume() {
 func (s *session) startPush() {
 	s.state = reading
 	r := s.sub.ReadOf()
-	*r = engine.Read{Kind: engine.ReadPush, Topic: s.sub.Topic, From: s.sub.Pos, Batch: s.batch}
+	*r = engine.Read{Kind: engine.ReadPush, Topic: s.sub.Topic, From: s.sub.Pos, Batch: int(s.batch)}
 	s.startRead(r)
 }
 
@@ -135,89 +139,4 @@ func (s *session) leave() {
 	s.loop.r.engine.Detach(s.sub)
 	s.sub, s.state, s.ackNs = nil, commanding, 0
 	s.activeNs = s.loop.nowNs
-	s.loop.mark(s)
-}
-
-// retime sets the session's due time from everything that it waits for.
-func (s *session) retime() {
-	if s.closed {
-		return
-	}
-	cfg := &s.loop.r.cfg
-	var due int64
-	switch s.state {
-	case closing:
-		due = s.activeNs + int64(lingerTimeout)
-		if s.frameNs != 0 {
-			due = s.frameNs + int64(lingerTimeout)
-		} else {
-			s.frameNs = s.loop.nowNs
-		}
-	case awaitingAck:
-		due = s.ackNs
-	case commanding:
-		if len(s.in) > 0 && !s.blocked() {
-			if s.frameNs == 0 {
-				s.frameNs = s.loop.nowNs
-			}
-			due = s.frameNs + int64(cfg.FrameTimeout) + int64(len(s.in)/frameBytesPerMs)*int64(time.Millisecond)
-		} else if cfg.IdleTimeout > 0 {
-			due = s.activeNs + int64(cfg.IdleTimeout)
-		}
-	}
-	due = earliest(due, s.stuckNs)
-	if s.choked {
-		due = earliest(due, s.loop.nowNs+int64(tickEvery)) // gnet does not say when it has sent
-	}
-	s.loop.wheel.set(s, due)
-}
-
-// expired is called when the due time has come: something may be late.
-func (s *session) expired() {
-	if s.closed {
-		return
-	}
-	now, cfg := s.loop.nowNs, &s.loop.r.cfg
-	if s.stuckNs != 0 && !s.progressed(now) {
-		s.breach("no progress in sending for timeout.net.write")
-		return
-	}
-	switch {
-	case s.state == closing && now >= s.frameNs+int64(lingerTimeout):
-		s.close()
-		return
-	case s.state == awaitingAck && now >= s.ackNs && s.stuckNs == 0:
-		s.breach("no ack in time")
-		return
-	case s.state == commanding && s.frameNs != 0 && len(s.in) > 0 && !s.blocked() &&
-		now >= s.frameNs+int64(cfg.FrameTimeout)+int64(len(s.in)/frameBytesPerMs)*int64(time.Millisecond):
-		s.breach("request not complete within limits.frameTimeoutMs")
-		return
-	case s.state == commanding && s.window == 0 && len(s.in) == 0 && cfg.IdleTimeout > 0 && now >= s.activeNs+int64(cfg.IdleTimeout):
-		s.breach("nothing asked for limits.idleTimeoutMs")
-		return
-	}
-	s.retime()
-}
-
-// progressed looks at unsent bytes: fewer than at the last look is progress.
-// The time for an ack counts from when the push has left.
-func (s *session) progressed(now int64) bool {
-	unsent := s.conn.OutboundBuffered()
-	if unsent > 0 && unsent >= s.unsent && now >= s.stuckNs {
-		return false
-	}
-	s.choked = unsent > s.loop.r.cfg.MaxOutbound
-	if unsent == 0 {
-		s.stuckNs, s.unsent = 0, 0
-		if s.state == awaitingAck {
-			s.ackNs = now + int64(s.ackTimeout)
-		}
-		return true
-	}
-	if unsent < s.unsent {
-		s.unsent = unsent
-		s.stuckNs = now + int64(s.loop.r.cfg.WriteTimeout)
-	}
-	return true
 }

@@ -1,20 +1,54 @@
 package reactor
 
-import "smss/codec"
+import (
+	"math"
+	"time"
+
+	"smss/codec"
+)
 
 // wheel is a hashed timing wheel over sessions. A session has one due time;
 // moving it later costs nothing, because the slot that it stands in is looked
-// at first and the session is put on. Due times beyond the horizon stand in
-// the farthest slot.
+// at first and the session is put on. Due times beyond the horizon stand in a
+// far slot.
 type wheel struct {
 	slots [wheelSlots]*session
 	at    int64 // the slot number that was advanced to last
+	first int64 // no slot before it holds a session; neverSlot = none does
 }
+
+// slotEvery is the grain of all timeouts.
+const slotEvery = 50 * time.Millisecond
 
 const (
 	wheelSlots = 1024
-	slotNs     = int64(tickEvery)
+	slotNs     = int64(slotEvery)
+	// farSlots is the grain of the slots that stand for a time beyond the
+	// horizon, so that idle connections are looked at together and not in each
+	// slot.
+	farSlots = 64
+	// never is a time that does not come.
+	never     = int64(math.MaxInt64)
+	neverSlot = never / slotNs
 )
+
+func (w *wheel) init() { w.first = neverSlot }
+
+// next returns when the wheel should be advanced next.
+func (w *wheel) next() int64 {
+	if w.first == neverSlot {
+		return never
+	}
+	return w.first * slotNs
+}
+
+// idle passes over slots up to nowNs that are known to be empty, so that the
+// horizon counts from now also where nothing was due for long.
+func (w *wheel) idle(nowNs int64) {
+	if t := nowNs / slotNs; t < w.first {
+		w.at = max(w.at, t)
+	}
+}
 
 // set makes s due at dueNs, loop time. 0 means never.
 func (w *wheel) set(s *session, dueNs int64) {
@@ -22,7 +56,10 @@ func (w *wheel) set(s *session, dueNs int64) {
 	if dueNs == 0 {
 		return // its slot finds nothing to do
 	}
-	slot := min(max(dueNs/slotNs+1, w.at+1), w.at+wheelSlots-1)
+	slot := max(dueNs/slotNs+1, w.at+1)
+	if far := w.at + wheelSlots - 1; slot > far {
+		slot = far &^ (farSlots - 1)
+	}
 	if s.slot != 0 && s.slot <= slot {
 		return // it is looked at early enough
 	}
@@ -37,6 +74,7 @@ func (w *wheel) link(s *session, slot int64) {
 		(*head).wheelPrev = s
 	}
 	*head = s
+	w.first = min(w.first, slot)
 }
 
 // unlink takes s out of the wheel; without effect if it is not in it.
@@ -72,6 +110,13 @@ func (w *wheel) advance(nowNs int64, fire func(*session)) {
 				s.dueNs = 0
 				fire(s)
 			}
+		}
+	}
+	w.first = neverSlot
+	for slot := w.at + 1; slot < w.at+wheelSlots; slot++ {
+		if w.slots[slot%wheelSlots] != nil {
+			w.first = slot
+			return
 		}
 	}
 }
@@ -116,11 +161,21 @@ func (q *beatQueue) remove(s *session) {
 	s.beatNs, s.beatPrev, s.beatNext = 0, nil, nil
 }
 
-// beat sends the heartbeats that are due.
+// beatsTogether says what part of the interval a heartbeat may come early, to
+// leave together with others: however many subscribers there are, a loop wakes
+// for their heartbeats that many times in an interval at most.
+const beatsTogether = 32
+
+// beat sends the heartbeats that are due, and those that are nearly.
 func (l *loop) beat() {
-	for s := l.beats.head; s != nil && s.beatNs <= l.nowNs; s = l.beats.head {
+	every := int64(l.r.cfg.Heartbeat)
+	if s := l.beats.head; s == nil || s.beatNs > l.nowNs {
+		return
+	}
+	until := l.nowNs + every/beatsTogether
+	for s := l.beats.head; s != nil && s.beatNs <= until; s = l.beats.head {
 		l.beats.remove(s)
-		l.beats.push(s, l.nowNs+int64(l.r.cfg.Heartbeat))
+		l.beats.push(s, l.nowNs+every)
 		s.out = codec.AppendCode(s.out, codec.CodeAlive)
 		s.flush()
 	}
