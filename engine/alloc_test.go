@@ -58,7 +58,7 @@ func TestPublishAllocations(t *testing.T) {
 		}
 		return n
 	}
-	for _, size := range []int{1, 64, 2048} {
+	for _, size := range []int{1, 64, batchCommands} {
 		n := measure(size)
 		t.Logf("batches of %d: %.0f allocations a batch", size, n)
 		if n > perBatch {

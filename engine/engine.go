@@ -184,16 +184,30 @@ func (e *Engine) AwaitRoom(loop int) { e.crowded.Or(1 << loop) }
 // many bytes are under way: try again when something has come back. Any
 // goroutine; it never blocks.
 func (e *Engine) Push(cmd *Command) bool {
+	if !e.Hold(cmd) {
+		return false
+	}
+	e.Release()
+	return true
+}
+
+// Hold is Push for a caller that has several commands to push: the writer may
+// not see them before the caller calls Release, which it must before it waits
+// for anything.
+func (e *Engine) Hold(cmd *Command) bool {
 	size := cmd.Size()
 	if !e.reserve(size) {
 		return false
 	}
-	if !e.ring.push(cmd) {
+	if !e.ring.hold(cmd) {
 		e.inflight.Add(-size)
 		return false
 	}
 	return true
 }
+
+// Release lets the writer see what was held.
+func (e *Engine) Release() { e.ring.release() }
 
 // reserve takes size bytes out of the budget, or returns false. A command that
 // is larger than the whole budget passes while it is the only one.

@@ -149,6 +149,58 @@ func TestLevelTwoFailedSync(t *testing.T) {
 	}
 }
 
+// TestAttachWhenBroken: reading goes on when writing has stopped. The topics are
+// those that are published: what was only written is taken back, be it created
+// or deleted, with the names at it.
+func TestAttachWhenBroken(t *testing.T) {
+	for _, how := range []string{"sync", "undo"} {
+		r := newRig(t, level(2))
+		r.create("t", "gone", "bad")
+		gone := r.e.Lookup([]byte("gone"))
+		w := &r.e.writer
+		var cmds []*Command
+		step := func(c *Command) *Command { cmds = append(cmds, c); w.Step(); return c }
+		del := step(r.pushDelete("gone"))
+		cre := step(r.pushCreate("gone", 0))
+		step(r.pushCreate("new", 0))
+		atT, atNew, atLife := step(r.pushAttach("t", "w", 0)), step(r.pushAttach("new", "w", 0)), step(r.pushAttach("gone", "w", 0))
+		if how == "sync" {
+			r.disk.fail = failing(root+"/binlog", "sync", unix.EIO)
+		} else {
+			fatal(r)
+			cmds = append(cmds, r.pushPublish("bad", "x"))
+			atNew2 := r.pushAttach("new", "v", 0)
+			step(atNew2)
+			if atNew2.Err != errBroken {
+				t.Errorf("%s: a name at a topic that is taken back: %v", how, atNew2.Err)
+			}
+		}
+		if how == "sync" {
+			r.done(cmds...)
+		} else {
+			r.drain(0)
+		}
+		r.disk.fail = nil
+		if r.e.Healthy() == nil {
+			t.Fatalf("%s: the fault was in another place", how)
+		}
+		for i, c := range []*Command{del, cre, atT, atNew, atLife} {
+			if want := []error{errBroken, errBroken, nil, errBroken, errBroken}[i]; c.Err != want {
+				t.Errorf("%s: answer %d is %v, want %v", how, i, c.Err, want)
+			}
+		}
+		r.wantErr(r.pushAttach("t", "w", 0), "w regiester exist")
+		r.wantErr(r.pushAttach("new", "w", 0), "topic not exist")
+		if s := r.ok(r.pushAttach("gone", "w", 0)).Sub; s.Topic != gone || gone.leaving.Load() {
+			t.Errorf("%s: attached to a life that is taken back, or readers wait for its end", how)
+		}
+		r.ok(r.pushAttach("t", "v", 0))
+		for range 3 {
+			r.turn()
+		}
+	}
+}
+
 // TestLevelTwoCharge: what waits for a sync is held in memory and counts
 // against the budget, and its answer makes room.
 func TestLevelTwoCharge(t *testing.T) {
@@ -320,6 +372,23 @@ func TestCheckpointsMove(t *testing.T) {
 		r.time.pass(time.Hour)
 		if r.turn(); r.e.writer.checkpoint.busy {
 			t.Errorf("level %d: a checkpoint where nothing has moved", lvl)
+		}
+		if lvl == 0 {
+			continue
+		}
+		// What is written and not synced is no place for a checkpoint.
+		r.ok(r.pushPublish("t", "2"))
+		r.time.pass(time.Second)
+		r.e.writer.Step()
+		r.sync() // level 1
+		synced := r.e.writer.synced
+		r.pushPublish("t", "3")
+		r.time.pass(time.Second)
+		r.e.writer.Step()
+		for r.checkpoint() {
+		}
+		if at := applied(); at != synced || synced == r.store.BinlogEnd() {
+			t.Errorf("level %d: the checkpoint is at %v, synced is %v of %v", lvl, at, synced, r.store.BinlogEnd())
 		}
 	}
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"runtime"
 	"slices"
+	"sync"
 	"testing"
 )
 
@@ -137,6 +138,47 @@ func TestBudget(t *testing.T) {
 	if n := r.e.inflight.Load(); n != 0 {
 		t.Errorf("%d bytes are left charged", n)
 	}
+}
+
+// TestRefusedBytesDoNotShow: an attempt that is refused takes nothing out of the
+// budget, not even for a moment in which another one could be refused for it.
+func TestRefusedBytesDoNotShow(t *testing.T) {
+	r := newRig(t, func(r *rig) { r.cfg.MaxInflightBytes = 1000 })
+	held := r.command(Publish, "t", payload("x"))
+	r.push(held) // nobody takes it
+	body := payload(string(make([]byte, 900)))
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			c := &Command{Kind: Publish}
+			c.SetText([]byte("t"), nil, body)
+			for range 20_000 {
+				if r.e.Push(c) {
+					t.Error("pushed over the budget")
+					return
+				}
+			}
+		})
+	}
+	var watch sync.WaitGroup
+	quit := make(chan struct{})
+	watch.Go(func() {
+		for {
+			select {
+			case <-quit:
+				return
+			default:
+			}
+			if n := r.e.inflight.Load(); n != held.Size() {
+				t.Errorf("%d bytes are charged, %d are pushed", n, held.Size())
+				return
+			}
+			runtime.Gosched()
+		}
+	})
+	wg.Wait()
+	close(quit)
+	watch.Wait()
 }
 
 // TestRefusalsDoNotRefuseEachOther: two loops that are refused for want of

@@ -17,9 +17,10 @@ type ring struct {
 	slots []slot
 	mask  uint64
 
-	tail atomic.Uint64 // producers
-	_    [56]byte      // keeps the consumer's line apart from the producers'
-	head uint64        // consumer
+	tail  atomic.Uint64 // producers
+	limit atomic.Uint64 // producers: the consumer goes no further
+	_     [48]byte      // keeps the consumer's line apart from the producers'
+	head  uint64        // consumer
 
 	parked atomic.Bool   // the consumer is about to sleep, or sleeps
 	wake   chan struct{} // one slot: a wake-up is never lost and never blocks
@@ -42,6 +43,17 @@ func newRing(size int) *ring {
 
 // push hands cmd to the consumer, or returns false where the ring is full.
 func (r *ring) push(cmd *Command) bool {
+	if !r.hold(cmd) {
+		return false
+	}
+	r.release()
+	return true
+}
+
+// hold puts cmd into the ring, or returns false where that is full. The
+// consumer does not see it before the next release: a producer that has
+// several commands to come lets it find them together.
+func (r *ring) hold(cmd *Command) bool {
 	pos := r.tail.Load()
 	for {
 		s := &r.slots[pos&r.mask]
@@ -50,7 +62,6 @@ func (r *ring) push(cmd *Command) bool {
 			if r.tail.CompareAndSwap(pos, pos+1) {
 				s.cmd = cmd
 				s.seq.Store(pos + 1)
-				r.signal()
 				return true
 			}
 			pos = r.tail.Load()
@@ -60,6 +71,19 @@ func (r *ring) push(cmd *Command) bool {
 			pos = r.tail.Load() // another producer was faster
 		}
 	}
+}
+
+// release lets the consumer see everything that was put in before, and wakes
+// it. What another producer holds becomes visible with it, which does no harm.
+func (r *ring) release() {
+	tail := r.tail.Load()
+	for {
+		limit := r.limit.Load()
+		if limit >= tail || r.limit.CompareAndSwap(limit, tail) {
+			break
+		}
+	}
+	r.signal()
 }
 
 // signal wakes the consumer if it sleeps. The slot was handed over before
@@ -76,10 +100,10 @@ func (r *ring) signal() {
 
 // pop takes the next command, or returns nil where there is none.
 func (r *ring) pop() *Command {
-	s := &r.slots[r.head&r.mask]
-	if s.seq.Load() != r.head+1 {
+	if r.empty() {
 		return nil
 	}
+	s := &r.slots[r.head&r.mask]
 	cmd := s.cmd
 	s.cmd = nil
 	s.seq.Store(r.head + uint64(len(r.slots)))
@@ -88,7 +112,9 @@ func (r *ring) pop() *Command {
 }
 
 // empty reports whether pop would return nil.
-func (r *ring) empty() bool { return r.slots[r.head&r.mask].seq.Load() != r.head+1 }
+func (r *ring) empty() bool {
+	return r.head >= r.limit.Load() || r.slots[r.head&r.mask].seq.Load() != r.head+1
+}
 
 // park announces that the consumer is about to sleep on wake. It returns false
 // if there is something to take after all.

@@ -3,6 +3,7 @@ package engine
 import (
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -114,6 +115,41 @@ func TestRingPark(t *testing.T) {
 	r.push(stamped(0, 3))
 	if len(r.wake) != 0 {
 		t.Fatal("a push woke a consumer that is awake")
+	}
+}
+
+// TestRingPingPong: the producer pushes the next one the moment that the last
+// one was taken, which is when the consumer is on its way to sleep.
+func TestRingPingPong(t *testing.T) {
+	const rounds = 50_000
+	r := newRing(4)
+	var taken atomic.Int64
+	go func() {
+		for i := range rounds {
+			for spins := 0; taken.Load() < int64(i); spins++ {
+				if spins%256 == 255 {
+					runtime.Gosched()
+				}
+			}
+			r.push(stamped(0, i))
+		}
+	}()
+	timeout := time.NewTimer(30 * time.Second)
+	defer timeout.Stop()
+	for taken.Load() < rounds {
+		if r.pop() != nil {
+			taken.Add(1)
+			continue
+		}
+		if !r.park() {
+			continue
+		}
+		select {
+		case <-r.wake:
+		case <-timeout.C:
+			t.Fatalf("asleep with %d of %d taken", taken.Load(), rounds)
+		}
+		r.unpark()
 	}
 }
 

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"smss/storage"
@@ -124,10 +125,11 @@ func (w *writer) fail(err error) {
 	if w.e.broken.CompareAndSwap(false, true) {
 		w.e.events.Broken(err)
 	}
-	for _, b := range w.syncing {
-		w.abandon(b)
+	waiting := append(w.syncing, w.unsynced...)
+	for _, b := range slices.Backward(waiting) {
+		w.unstage(b) // the last one first: a name can have had several lives
 	}
-	for _, b := range w.unsynced {
+	for _, b := range waiting {
 		w.abandon(b)
 	}
 	w.syncing, w.unsynced = nil, nil
@@ -137,15 +139,18 @@ func (w *writer) fail(err error) {
 // abandon answers the commands of a batch that is not published.
 func (w *writer) abandon(b *written) {
 	for _, cmd := range b.cmds {
-		if cmd.Err == nil {
+		// A name at a topic that is published is not a matter of the disk.
+		if cmd.Err == nil && (cmd.Kind != Attach || w.astray(cmd)) {
 			cmd.Err = errBroken
 		}
 		w.answer(cmd)
 	}
-	if b.ended != nil {
-		b.ended.leaving.Store(false) // nothing follows that a reader could wait for
-	}
 	w.recycle(b)
+}
+
+// astray reports whether cmd has attached to a topic that was taken back since.
+func (w *writer) astray(cmd *Command) bool {
+	return cmd.Kind == Attach && cmd.Err == nil && w.topics[string(cmd.Topic())] != cmd.Sub.Topic
 }
 
 func (w *writer) checkpointed(err error) {

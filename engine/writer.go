@@ -13,7 +13,7 @@ import (
 
 // The writer's batch ends at the first of these.
 const (
-	batchCommands = 4096
+	batchCommands = 1024
 	batchBytes    = 4 << 20
 )
 
@@ -369,11 +369,16 @@ func (w *writer) commit() {
 			break
 		}
 		w.e.counters.failedBatches.Add(1)
-		w.unstage()
+		w.unstage(w.cur)
 		var fatal *storage.FatalError
 		if errors.As(err, &fatal) {
 			w.fail(err)
 			w.refuseStaged("", errBroken)
+			for _, cmd := range w.cmds {
+				if w.astray(cmd) {
+					cmd.Err = errBroken
+				}
+			}
 			break
 		}
 		w.e.events.WriteFail(err)
@@ -405,16 +410,16 @@ func (w *writer) write() error {
 	return b.Commit()
 }
 
-// unstage takes back what the batch has done to the catalog.
-func (w *writer) unstage() {
-	if t := w.cur.created; t != nil {
+// unstage takes back what a batch has done to the catalog.
+func (w *writer) unstage(b *written) {
+	if t := b.created; t != nil {
 		delete(w.topics, t.Meta.Name)
-		w.cur.created = nil
+		b.created = nil
 	}
-	if t := w.cur.ended; t != nil {
+	if t := b.ended; t != nil {
 		w.topics[t.Meta.Name] = t
 		t.leaving.Store(false)
-		w.cur.ended = nil
+		b.ended = nil
 	}
 }
 

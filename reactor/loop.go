@@ -29,6 +29,8 @@ type loop struct {
 	stalled sessionQueue // refused by a full ring, in the order in which they were
 	waiting sessionQueue // refused by a full reader queue
 	dirty   []*session   // got something during a drain
+	held    int          // commands pushed that the writer may not see yet
+	running bool         // inside Run, which releases at its end
 	wheel   wheel
 	beats   beatQueue
 	alarmNs int64 // when the alarm rings, monotonic; never = it is not set
@@ -57,7 +59,6 @@ func sinceStart() int64 { return int64(time.Since(start)) }
 func (l *loop) clock() {
 	l.nowNs = l.r.monotonic()
 	l.nowMs = l.r.clock.NowMs()
-	l.wheel.idle(l.nowNs)
 }
 
 // wake makes the loop drain its mailbox. It is called on any goroutine. A loop
@@ -88,12 +89,15 @@ func (l *loop) Run(context.Context) error {
 		l.quiet.Store(true)
 	}
 	l.clock()
+	l.running = true
 	l.mailbox.Drain(l.take)
 	if l.rung.Swap(false) {
 		l.alarmNs = never
 		l.tick()
 	}
 	l.settle()
+	l.running = false
+	l.release()
 	l.arm()
 	return nil
 }
@@ -169,12 +173,47 @@ func (l *loop) retryStalled() {
 // tryPush sends cmd through the ring. Where that is full the loop hears once
 // there is room.
 func (l *loop) tryPush(cmd *engine.Command) bool {
-	if l.r.engine.Push(cmd) {
+	if l.r.engine.Hold(cmd) {
+		l.holding()
 		return true
 	}
+	l.release() // what fills the ring may be held by this loop
 	l.r.engine.AwaitRoom(l.id)
 	// The writer may have made room before it could see the request.
-	return l.r.engine.Push(cmd)
+	if l.r.engine.Hold(cmd) {
+		l.holding()
+		return true
+	}
+	return false
+}
+
+// A loop lets the writer see its commands together: when it has turnMax of
+// them, or at the end of its turn, when everything that was readable has been
+// read. Batches are larger for it, and each costs two writes and two wake-ups.
+// With few connections there is nothing to wait for, and the end of the turn
+// would cost a wake-up of its own.
+const (
+	turnMax        = 64
+	fewConnections = 16
+)
+
+// holding notes that the loop holds one more command.
+func (l *loop) holding() {
+	l.held++
+	switch {
+	case l.held >= turnMax || l.r.conns.Load() < fewConnections:
+		l.release()
+	case l.held == 1 && !l.running:
+		l.wake() // gnet runs what it is given after all events of the turn
+	}
+}
+
+// release lets the writer see what the loop holds.
+func (l *loop) release() {
+	if l.held > 0 {
+		l.held = 0
+		l.r.engine.Release()
+	}
 }
 
 func (l *loop) retryReads() {

@@ -337,7 +337,7 @@ func (s *session) write(b []byte) {
 // on with its input.
 func (s *session) watchOutbound(written int) {
 	unsent := s.conn.OutboundBuffered()
-	if unsent == 0 && !s.choked {
+	if unsent == 0 {
 		s.stuckNs = 0
 		return
 	}

@@ -76,6 +76,23 @@ func TestRefusedStaysInStep(t *testing.T) {
 	}
 }
 
+// TestSkip cuts a refused request, whose body is thrown away, at every byte.
+func TestSkip(t *testing.T) {
+	h := newHarness(t, setup{})
+	c := h.open()
+	for n := range 41 {
+		both := append(rawRequest(77, n), reqAlive()...)
+		for at := 1; at <= len(both); at++ {
+			if c.put(both[:at]); at < len(both) {
+				c.put(both[at:])
+			}
+			c.want(codec.CodeError, codec.TextUnknownCommand)
+			c.want(codec.CodeAlive, "")
+		}
+	}
+	c.nothing()
+}
+
 // script is requests and the replies that they must get, in order.
 type script struct {
 	send []byte
@@ -203,6 +220,26 @@ func TestRingFull(t *testing.T) {
 	}
 }
 
+// TestRingFullOfOthers: the room that other loops' commands leave is told.
+func TestRingFullOfOthers(t *testing.T) {
+	h := newHarness(t, setup{hold: true, engine: func(c *engine.Config) { c.RingSize = 2 }})
+	var pool engine.CommandPool
+	other := engine.NewMailbox(func() {})
+	for {
+		cmd := pool.Get()
+		cmd.Kind, cmd.Mailbox, cmd.Messages = engine.Publish, other, 1
+		cmd.SetText([]byte("missing"), nil, payload("m"))
+		if !h.e.Push(cmd) {
+			break
+		}
+	}
+	c := h.open()
+	c.put(append(reqPub("missing", "m"), reqAlive()...))
+	h.release()
+	c.want(codec.CodeError, codec.TextTopicNotExist)
+	c.want(codec.CodeAlive, "")
+}
+
 // blockReaders keeps the engine's readers busy until the returned function is
 // called.
 func (h *harness) blockReaders() (release func()) {
@@ -233,10 +270,15 @@ func TestReadersFull(t *testing.T) {
 		t.Errorf("the loop was woken %d times in 10 s", n)
 	}
 	h.release()
-	for !h.idle() {
-		h.advance(slotEvery)
-		h.within(time.Millisecond, h.idle)
+	// Once one more read is done the queue has room, of which nobody tells the
+	// loop.
+	done := make(chan struct{})
+	for !h.e.Read(&engine.Read{Kind: engine.ListAll, Mailbox: other, Render: func(*engine.Read) { close(done) }}) {
+		time.Sleep(time.Millisecond)
 	}
+	<-done
+	h.advance(2 * slotEvery)
+	h.settle()
 	want := codec.AppendCode(codec.AppendJSON(nil, nil), codec.CodeAlive)
 	for i, c := range h.conns {
 		got := c.sent

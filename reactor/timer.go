@@ -42,14 +42,6 @@ func (w *wheel) next() int64 {
 	return w.first * slotNs
 }
 
-// idle passes over slots up to nowNs that are known to be empty, so that the
-// horizon counts from now also where nothing was due for long.
-func (w *wheel) idle(nowNs int64) {
-	if t := nowNs / slotNs; t < w.first {
-		w.at = max(w.at, t)
-	}
-}
-
 // set makes s due at dueNs, loop time. 0 means never.
 func (w *wheel) set(s *session, dueNs int64) {
 	s.dueNs = dueNs

@@ -32,7 +32,6 @@ func TestWheel(t *testing.T) {
 			return random.Int64N(5 * wheelSlots * slotNs)
 		}
 		for range 5000 {
-			w.idle(now)
 			switch s := sessions[random.IntN(len(sessions))]; random.IntN(8) {
 			case 0:
 				w.unlink(s)
@@ -99,7 +98,6 @@ func TestWheelPrompt(t *testing.T) {
 	w.init()
 	now := int64(time.Hour)
 	for _, in := range []time.Duration{0, 1, slotEvery - 1, slotEvery, 10 * slotEvery, time.Minute, time.Hour, 24 * time.Hour} {
-		w.idle(now)
 		s := &session{}
 		at := now + int64(in)
 		w.set(s, at)
