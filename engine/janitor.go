@@ -25,6 +25,7 @@ func (e *Engine) runJanitor() {
 	lastRetention, lastCollect := start, start
 	trashFailing := false
 	e.checkDisk()
+	e.keepReserve()
 	for {
 		if err := e.emptyTrash(); (err != nil) != trashFailing {
 			if trashFailing = err != nil; trashFailing {
@@ -37,6 +38,7 @@ func (e *Engine) runJanitor() {
 			return
 		}
 		e.checkDisk()
+		e.keepReserve()
 		if e.orphans.Swap(false) {
 			e.dropOrphans()
 		}
@@ -113,6 +115,14 @@ func (e *Engine) drop(keys []storage.DelayKey, mailbox *Mailbox, wake <-chan str
 	<-wake
 	mailbox.Drain(func(*Note) {})
 	return cmd.Messages, cmd.Err
+}
+
+// keepReserve makes the reserve of disk space, or makes it again. On a full
+// disk it fails silently: that the disk is full is told elsewhere.
+func (e *Engine) keepReserve() {
+	if !e.broken.Load() {
+		_ = e.store.KeepReserve()
+	}
 }
 
 // checkDisk compares the free space with the floor. Leaving the refusing state

@@ -259,13 +259,18 @@ var errParked = errors.New("too many delayed messages are damaged")
 // damaged is put aside, because it must not hold up the others.
 func (s *scheduler) fireCommand(k storage.DelayKey) (*Command, error) {
 	payload, found, err := s.e.store.Meta().DelayPayload(k)
-	if err != nil || !found {
-		return nil, err
+	if err == nil && !found {
+		return nil, nil
 	}
-	messages, ok := codec.DelayMessages(payload)
-	n := 0
-	if ok {
-		n, ok = codec.CountStored(messages)
+	n, ok := countDelayed(k, payload)
+	if err != nil || !ok {
+		// The metadata is damaged here, and the binlog has it too, for as long
+		// as retention keeps it.
+		var lookErr error
+		if payload, _, lookErr = s.e.store.FindDelay(k); lookErr != nil {
+			return nil, lookErr
+		}
+		n, ok = countDelayed(k, payload)
 	}
 	if !ok {
 		if len(s.parked) >= parkedMax {
@@ -280,6 +285,19 @@ func (s *scheduler) fireCommand(k storage.DelayKey) (*Command, error) {
 	cmd.ReceivedAtMs = s.e.clock.NowMs()
 	cmd.SetText([]byte(k.Topic), nil, payload)
 	return cmd, nil
+}
+
+// countDelayed returns how many messages the payload of a delayed message
+// holds, or false where it is not the one that k names.
+func countDelayed(k storage.DelayKey, payload []byte) (n int, ok bool) {
+	messages, ok := codec.DelayMessages(payload)
+	if !ok {
+		return 0, false
+	}
+	if trigger, id := codec.ParseDelayPrefix(payload); trigger != k.TriggerAtMs || id != k.EventID {
+		return 0, false
+	}
+	return codec.CountStored(messages)
 }
 
 // push hands cmd to the writer, waiting for room.

@@ -240,30 +240,49 @@ func TestLowDiskHoldsFiring(t *testing.T) {
 	r.want("t", "1000+0")
 }
 
-// TestDamagedDelay: a payload that is no delayed message stays where it is and
-// is reported once; its neighbours fire.
-func TestDamagedDelay(t *testing.T) {
+// TestDelayDamagedInTheMetadata: a payload that is no delayed message is taken
+// from the binlog instead.
+func TestDelayDamagedInTheMetadata(t *testing.T) {
 	r := newRig(t, nil)
 	r.create("t")
-	r.delays("t", 1000, 1000, 1000)
+	r.delays("t", 1000, 1000)
 	var keys []storage.DelayKey
 	if err := r.meta.DelayKeys(0, func(k storage.DelayKey) bool { keys = append(keys, k); return true }); err != nil {
 		t.Fatal(err)
 	}
-	slices.SortFunc(keys, func(a, b storage.DelayKey) int { return int(a.EventID - b.EventID) })
-	good, _ := r.meta.get(delayKey(keys[1]))
+	for _, k := range keys {
+		r.meta.set(delayKey(k), "short")
+	}
+	r.time.pass(time.Second)
+	r.fireAll()
+	r.want("t", "1000+0", "1000+1")
+}
+
+// TestDamagedDelay: a payload that is no delayed message, and that the binlog
+// does not hold either, stays where it is and is reported once; its neighbours
+// fire.
+func TestDamagedDelay(t *testing.T) {
+	r := newRig(t, nil)
+	r.create("t")
+	r.delays("t", 1000, 1000)
+	var keys []storage.DelayKey
+	if err := r.meta.DelayKeys(0, func(k storage.DelayKey) bool { keys = append(keys, k); return true }); err != nil {
+		t.Fatal(err)
+	}
+	good, _ := r.meta.get(delayKey(keys[0]))
+	unknown := storage.DelayKey{TriggerAtMs: keys[0].TriggerAtMs, EventID: 999, Topic: "t"}
 	for i, damaged := range []string{"", "short", good[:len(good)-1], good[:delayRoom] + "\xff" + good[delayRoom+1:]} {
 		if i > 0 {
 			r.open() // which also forgets what was parked
 		}
-		r.meta.set(delayKey(keys[1]), damaged)
+		r.meta.put(delayKey(unknown), damaged)
 		r.time.pass(time.Second)
 		r.notes = nil
 		for range 4 {
 			r.fireAll()
 			r.time.pass(time.Second)
 		}
-		r.want("t", "1000+0", "1000+2")
+		r.want("t", "1000+0", "1000+1")
 		n := 0
 		for _, note := range r.notes {
 			if strings.Contains(note, "damaged") {

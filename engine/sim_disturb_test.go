@@ -62,7 +62,7 @@ func (s *sim) crash(power bool) {
 			return nil
 		}
 		_, _, err := storage.Open(s.opt)
-		s.disk.fail = func(op, _ string) error { return s.fault(op) }
+		s.watch()
 		s.did("a start with failing %s fails: %v", op, err != nil)
 		if power && s.rnd.IntN(2) == 0 {
 			s.cutPower(s.rnd)
@@ -78,6 +78,8 @@ func (s *sim) clean() {
 	s.counts.Stops++
 	s.did("stop")
 	s.failFor = 0
+	// Syncer and checkpointer are goroutines here, and no fault is theirs.
+	s.disk.fail, s.meta.fail = nil, nil
 	w := &s.e.writer
 	w.start()
 	w.finish()
@@ -91,6 +93,7 @@ func (s *sim) clean() {
 	if err := s.store.Close(w.nextID, s.e.broken.Load()); err != nil {
 		s.failf("close: %v", err)
 	}
+	s.watch()
 	s.o.crashed(false)
 	if !s.e.broken.Load() {
 		s.o.durable = s.o.acks

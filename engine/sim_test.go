@@ -117,8 +117,7 @@ func runSim(t *testing.T, seed uint64, verbose bool, counts *simCounts) []string
 		r.opt.MaxOpenTopics = 1 + s.rnd.IntN(3)
 	})
 	s.fatalf = s.failf
-	s.disk.fail = func(op, _ string) error { return s.fault(op) }
-	s.meta.fail = s.fault
+	s.watch()
 	s.started()
 	for _, topic := range simTopics[:3] {
 		s.create(s.loops[0], topic)
@@ -143,6 +142,12 @@ func (s *sim) did(format string, args ...any) {
 	if s.verbose {
 		s.t.Logf("%4d %s", len(s.trace), s.trace[len(s.trace)-1])
 	}
+}
+
+// watch makes disk and metadata ask for faults.
+func (s *sim) watch() {
+	s.disk.fail = func(op, _ string) error { return s.fault(op) }
+	s.meta.fail = s.fault
 }
 
 // fault lets the n-th operation fail. Operations whose order is not fixed by

@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -384,6 +385,10 @@ func (w *writer) commit() {
 		w.e.events.WriteFail(err)
 		var failed *storage.BatchError
 		errors.As(err, &failed)
+		if failed.Topic == "" && diskFull(err) && w.makeRoom() {
+			w.restage()
+			continue
+		}
 		topic := failed.Topic
 		if failures == failuresMax {
 			topic = ""
@@ -450,8 +455,26 @@ func (w *writer) restage() {
 	}
 }
 
+// makeRoom gives up the reserve of disk space for the commands that make
+// space; the others of the batch are refused. It reports false where there is
+// none of them, or no reserve.
+func (w *writer) makeRoom() bool {
+	removes := func(cmd *Command) bool { return cmd.Kind == Delete || cmd.Kind == expire || cmd.Kind == drop }
+	if !slices.ContainsFunc(w.cmds, func(cmd *Command) bool { return cmd.staged && removes(cmd) }) || !w.e.store.ReleaseReserve() {
+		return false
+	}
+	for _, cmd := range w.cmds {
+		if cmd.staged && !removes(cmd) {
+			cmd.Err, cmd.staged = errDiskFull, false
+		}
+	}
+	return true
+}
+
+func diskFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+
 func explainWrite(err error) error {
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+	if diskFull(err) {
 		return errDiskFull
 	}
 	return errStorage

@@ -184,8 +184,9 @@ func (b *Batch) writeDirs() (err error) {
 		if b.trashed, err = b.s.moveToTrash(t.log.dir); err != nil {
 			return err
 		}
-		b.madeDir = true
-		return b.s.fsys.MkdirAll(t.log.dir)
+		err := b.s.fsys.MkdirAll(t.log.dir)
+		b.madeDir = err == nil
+		return err
 	}
 	if t := b.deleted; t != nil {
 		b.trashed, err = b.s.moveToTrash(t.log.dir)

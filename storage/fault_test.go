@@ -309,14 +309,6 @@ func (o *oracle) reopened(c *world, least outcome, what string, rnd *rand.Rand) 
 	}
 	for name, have := range want {
 		if d.topics[name] == nil || !sameMessages(d.read(name), have) {
-			fmt.Println("C", c.notes, c.damages, c.topics[name].End(), c.logs(name))
-			fmt.Println("D", d.notes, d.damages, d.topics[name].End(), d.logs(name))
-			for i, n := range c.numbers(c.s.topicPath(name)) {
-				nd := c.mem().find(fileName(c.s.topicPath(name), n))
-				fmt.Println(i, n, len(nd.data), len(nd.durableData), len(nd.dataOps))
-				fmt.Printf("%q\n", nd.data)
-			}
-			fmt.Println(c.mem().find(c.s.topicPath(name)).nameOps, c.binlogEvents())
 			o.t.Fatalf("%s: after another power cut %s holds %v, want %v", what, name, d.read(name), have)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -85,6 +86,16 @@ func (f osFile) Sync() error {
 		}
 	})
 	return wrapPath("fdatasync", f.Name(), errors.Join(err, failed))
+}
+
+// Gone reports whether the file has no name any more.
+func (f osFile) Gone() bool {
+	info, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && st.Nlink == 0
 }
 
 func wrapPath(op, path string, err error) error {

@@ -140,6 +140,9 @@ func (l *Log) writeFile(nth int, b []byte, off int64) error {
 		if err := l.open(id, off); err != nil {
 			return err
 		}
+	} else if f, ok := l.file.(interface{ Gone() bool }); ok && f.Gone() {
+		// Writing to it would succeed, and nobody would ever read it.
+		return fmt.Errorf("%s was removed while it was in use", fileName(l.dir, id))
 	}
 	if n, err := l.file.WriteAt(b, off); err != nil {
 		return fmt.Errorf("%w (after %d of %d bytes)", err, n, len(b))
@@ -271,10 +274,15 @@ func (l *Log) syncWritten() error {
 }
 
 func removeIfExists(fsys FS, name string) error {
-	if err := fsys.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	err := fsys.Remove(name)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
-	return nil
+	// A read-only file system refuses before it looks for the name.
+	if there, lookErr := exists(fsys, name); lookErr == nil && !there {
+		return nil
+	}
+	return err
 }
 
 // Close closes the handle of the current file, if it is open. The next Write

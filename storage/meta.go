@@ -241,7 +241,8 @@ func badgerOptions(dir string, memTable int64, log badger.Logger) badger.Options
 		WithValueThreshold(valueThreshold).
 		WithBlockCacheSize(0).WithIndexCacheSize(0).WithCompression(options.None).
 		WithSyncWrites(false).WithDetectConflicts(false).WithMetricsEnabled(false).
-		WithNumVersionsToKeep(1).WithCompactL0OnClose(false)
+		WithNumVersionsToKeep(1).WithCompactL0OnClose(false).
+		WithChecksumVerificationMode(options.OnBlockRead).WithVerifyValueChecksum(true)
 }
 
 type badgerMeta struct{ db *badger.DB }
@@ -249,6 +250,9 @@ type badgerMeta struct{ db *badger.DB }
 // OpenBadger opens the metadata in dir. adopt opens it first as the existing
 // server left it, so that what its write-ahead files hold reaches tables.
 func OpenBadger(dir string, adopt bool, log badger.Logger) (Meta, error) {
+	if err := checkBadger(dir, badgerOptions(dir, memTableSize, log)); err != nil {
+		return nil, refuseBadger(dir, err)
+	}
 	if adopt {
 		db, err := badger.Open(badgerOptions(dir, existingMemTableSize, log))
 		if err != nil {
@@ -260,9 +264,18 @@ func OpenBadger(dir string, adopt bool, log badger.Logger) (Meta, error) {
 	}
 	db, err := badger.Open(badgerOptions(dir, memTableSize, log))
 	if err != nil {
-		return nil, fmt.Errorf("metadata in %s cannot be opened: %w; to have it made again from the logs, move it away (mv %s %s.damaged) and start again", dir, err, dir, dir)
+		return nil, refuseBadger(dir, err)
 	}
 	return &badgerMeta{db}, nil
+}
+
+func refuseBadger(dir string, err error) error {
+	return fmt.Errorf("metadata in %s cannot be opened: %w; %s", dir, err, rebuildHint(dir))
+}
+
+// rebuildHint says how the metadata in dir is made again.
+func rebuildHint(dir string) string {
+	return fmt.Sprintf("to have it made again from the logs, move it away (mv %s %s.damaged) and start again", dir, dir)
 }
 
 func (m *badgerMeta) scan(prefix []byte, seek []byte, values bool, see func(*badger.Item) (bool, error)) error {

@@ -51,7 +51,7 @@ func (s *scanner) fill(want int) error {
 	at := s.pos()
 	n := int64(max(want, s.chunk))
 	if n > s.end-at {
-		n = s.end - at
+		n = max(s.end-at, int64(len(s.rest)))
 	}
 	if int64(cap(s.buf)) < n {
 		grown := make([]byte, 0, n)

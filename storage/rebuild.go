@@ -24,16 +24,22 @@ func (r *recovery) rebuildIfLost(found bool) error {
 		return err
 	}
 	gap := found && len(ids) > 0 && r.start.File < ids[0]
-	if r.state.Adopted || (found && !gap) {
+	if r.state.Adopted {
 		return nil
 	}
 	names, err := r.topicDirs()
 	if err != nil || (len(ids) == 0 && len(names) == 0) {
 		return err
 	}
+	if found && !gap {
+		lost, err := r.forgotten(names, dir, ids)
+		if err != nil || !lost {
+			return err
+		}
+	}
 	r.s.opt.Events.note("the metadata is lost: making it again from the logs", nil)
 	r.rebuilt, r.start = true, Pos{}
-	final, err := r.finalStates(dir, ids)
+	final, err := r.finalStates(dir, ids, Pos{})
 	if err != nil {
 		return err
 	}
@@ -47,18 +53,71 @@ func (r *recovery) rebuildIfLost(found bool) error {
 	return r.adoptDirs(names, final)
 }
 
+// forgotten reports whether there is a directory of a topic that the metadata
+// should know and does not: with messages of this project's, whose events lie
+// before the checkpoint, and with no word of the topic in the binlog behind
+// it. A deletion moves the directory away before the metadata forgets the
+// topic, so that no crash leaves one.
+func (r *recovery) forgotten(names []string, dir string, ids []int64) (bool, error) {
+	var told map[string]*TopicMeta
+	for _, name := range names {
+		if r.topics[name] != nil {
+			continue
+		}
+		rec, found, err := r.anyStored(name)
+		if err != nil {
+			return false, err
+		}
+		if !found || !rec.Checksummed || !rec.Source.Before(r.start) {
+			continue
+		}
+		if told == nil {
+			if told, err = r.finalStates(dir, ids, r.start); err != nil {
+				return false, err
+			}
+		}
+		if _, ok := told[name]; !ok {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// anyStored returns a record of a topic's directory, the first that can be
+// read.
+func (r *recovery) anyStored(name string) (rec TopicRecord, found bool, err error) {
+	log := LogName{name, r.s.topicPath(name)}
+	o := Offline{fsys: r.s.fsys, path: r.s.path}
+	err = o.Walk(log, WalkStart{}, WalkSeen{Entry: func(e *Entry) error {
+		rec, found = *e.Message, true
+		rec.Message = nil
+		return errStop
+	}})
+	if errors.Is(err, errStop) {
+		err = nil
+	}
+	return rec, found, err
+}
+
 // finalStates returns the last life of every topic that was created or deleted
-// within the binlog, nil where it was deleted.
-func (r *recovery) finalStates(dir string, ids []int64) (map[string]*TopicMeta, error) {
+// within the binlog from from on, nil where it was deleted.
+func (r *recovery) finalStates(dir string, ids []int64, from Pos) (map[string]*TopicMeta, error) {
 	final := map[string]*TopicMeta{}
 	for _, id := range ids {
+		if id < from.File {
+			continue
+		}
+		off := int64(0)
+		if id == from.File {
+			off = from.Off
+		}
 		f, err := r.s.fsys.Open(fileName(dir, id))
 		if err != nil {
 			return nil, err
 		}
 		var rec codec.BinlogRecord
 		parse := func(b []byte) (int, error) { return codec.ParseBinlogRecord(b, maxStoredPayload, &rec) }
-		_, err = scanTail(f, 0, binlogKind, parse, func(_, end int64) error {
+		_, err = scanTail(f, off, binlogKind, parse, func(_, end int64) error {
 			r.progress("reading the binlog for topics", end, 0)
 			switch rec.Command {
 			case codec.CreateTopic:
@@ -107,10 +166,11 @@ func (r *recovery) adoptDirs(names []string, final map[string]*TopicMeta) error 
 				return err
 			}
 		case !told && r.topics[name] == nil:
-			at, err := r.firstStored(name)
+			first, _, err := r.anyStored(name)
 			if err != nil {
 				return fmt.Errorf("topic %q: %w", name, err)
 			}
+			at := first.StoredAtMs
 			// Id 0: whatever is stored for the topic is of this life.
 			r.topics[name] = &recovering{meta: TopicMeta{Name: name, CreatedAtMs: at, StateChangedAtMs: at}}
 			r.s.opt.Events.note(fmt.Sprintf("topic %q: its creation is no longer in the binlog, so that the end of its life is unknown; it now lives for ever", name), nil)
@@ -120,20 +180,6 @@ func (r *recovery) adoptDirs(names []string, final map[string]*TopicMeta) error 
 		r.s.opt.Events.note("delayed messages older than the binlog could not be restored, if there were any", nil)
 	}
 	return nil
-}
-
-// firstStored returns the time of a topic's oldest message, 0 without any.
-func (r *recovery) firstStored(name string) (atMs int64, err error) {
-	log := LogName{name, r.s.topicPath(name)}
-	o := Offline{fsys: r.s.fsys, path: r.s.path}
-	err = o.Walk(log, WalkStart{}, WalkSeen{Entry: func(e *Entry) error {
-		atMs = e.AtMs
-		return errStop
-	}})
-	if errors.Is(err, errStop) {
-		err = nil
-	}
-	return atMs, err
 }
 
 // saveCatalog writes the rebuilt catalog to the metadata.

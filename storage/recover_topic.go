@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -19,6 +20,7 @@ func (r *recovery) inOrder() []*recovering {
 
 // openTopics finds the end of every topic's log.
 func (r *recovery) openTopics() error {
+	defer r.closePeek()
 	done := int64(0)
 	for _, t := range r.inOrder() {
 		if err := r.openTopic(t); err != nil {
@@ -94,7 +96,7 @@ func (r *recovery) lastBeginningBefore(topic string, ids []int64, bound Pos) (in
 	for i := len(ids) - 1; i > 0; i-- {
 		rec, err := reader.firstRecord(ids[i], Pos{File: maxFileID + 1})
 		switch {
-		case err == nil && rec.Source.Before(bound):
+		case err == nil && rec.Source.Before(bound) && r.hasEvent(&rec, topic):
 			return i, nil
 		case err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, codec.ErrRecordDamaged):
 			return 0, err
@@ -135,12 +137,13 @@ func (r *recovery) topicFile(t *recovering, dir string, id int64, newest bool) (
 	}
 	from := r.s.Reader(t.meta.Name).nearest(f, id, size, func(e indexEntry) bool {
 		rec, err := recordAt(f, e.off, size)
-		return err == nil && rec.Source.Before(r.sound)
+		return err == nil && rec.Source.Before(r.sound) && r.hasEvent(&rec, t.meta.Name)
 	})
 	var rec TopicRecord
 	parse := func(b []byte) (int, error) { return ParseTopicRecord(b, maxStoredPayload, &rec) }
 	stop, lost := int64(-1), false // where what does not stay begins; it is of lost events
 	behind := from                 // the last record seen
+	ghosts := int64(-1)            // where records begin of which no event is known
 	tl, err := scanTail(f, from, topicKind, parse, func(off, end int64) error {
 		r.seen(rec.EventID)
 		switch {
@@ -149,14 +152,22 @@ func (r *recovery) topicFile(t *recovering, dir string, id int64, newest bool) (
 			stop = behind
 		case r.beyond(rec.Source):
 			stop, lost = off, true
+		case !r.hasEvent(&rec, t.meta.Name):
+			if ghosts < 0 {
+				ghosts = off
+			}
 		default:
 			t.source, t.lastID, t.has = rec.Source, rec.EventID, true
+			ghosts = -1
 		}
 		behind = end
 		return nil
 	})
 	if err != nil {
 		return end, false, fmt.Errorf("%s: %w", name, err)
+	}
+	if ghosts >= 0 {
+		stop, lost = ghosts, true
 	}
 	if stop >= 0 {
 		tl.good = stop
@@ -222,13 +233,9 @@ func (r *recovery) dropFile(t *recovering, f File, size int64) error {
 
 // rewind makes recovery start early enough for the topic's cut records to be
 // written again: what was cut may be older than the checkpoint, if it was
-// damage and not a torn write. Zeros are never damage, and a record that was
-// torn says itself where it comes from.
+// damage and not a torn write. Zeros can be either. A record that was torn says
+// itself where it comes from.
 func (r *recovery) rewind(t *recovering, f File, tl *tail) error {
-	zero, err := allZero(f, tl.good, tl.size)
-	if err != nil || zero {
-		return err
-	}
 	source, torn, err := tornSource(f, tl.good, tl.size)
 	if err != nil || (torn && !source.Before(r.start)) {
 		return err
@@ -265,6 +272,46 @@ func tornSource(f File, at, size int64) (source Pos, torn bool, err error) {
 	off, ok3 := l.Decimal(6)
 	torn = ok1 && ok2 && ok3 && at+int64(n)+payload > size
 	return Pos{file, off}, torn, nil
+}
+
+// hasEvent reports whether the binlog has the event of a topic's record. That
+// is asked only where the machine went down: the records of a batch that was
+// undone, or that an earlier recovery cut, can be there again if the process
+// that did so was killed before it was durable, and the place that they name
+// is another event's by now. What cannot be looked up is believed.
+func (r *recovery) hasEvent(rec *TopicRecord, topic string) bool {
+	if !r.powerLost {
+		return true
+	}
+	if r.peek == nil || r.peeked != rec.Source.File {
+		r.closePeek()
+		f, err := r.s.fsys.Open(fileName(filepath.Join(r.s.path, binlogDir), rec.Source.File))
+		if err != nil {
+			return true
+		}
+		r.peek, r.peeked = f, rec.Source.File
+	}
+	size, err := r.peek.Size()
+	if err != nil {
+		return true
+	}
+	s := newScanner(r.peek, rec.Source.Off, size, nil, codec.MaxRecordLine+4)
+	if err := s.fill(0); err != nil && !errors.Is(err, io.EOF) {
+		return true
+	}
+	var l codec.Line
+	if _, err := codec.ParseLine(s.rest, binlogKind.fields, &l); err != nil {
+		return false
+	}
+	first, ok := l.Decimal(2)
+	return ok && first <= rec.EventID && string(l.Field(4)) == topic
+}
+
+func (r *recovery) closePeek() {
+	if r.peek != nil {
+		r.peek.Close()
+		r.peek = nil
+	}
 }
 
 // beyond reports whether source, a topic record's, lies behind the binlog's

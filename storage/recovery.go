@@ -38,6 +38,8 @@ type recovery struct {
 	powerLost bool
 	noBinlog  bool // it has no file
 	kept      bool // it has lost files, which was reported
+	peek      File // of the binlog, number peeked; nil if none is open
+	peeked    int64
 	// rebuilt says that the catalog was made from the logs and is not in the
 	// metadata yet.
 	rebuilt bool
@@ -76,8 +78,8 @@ func (r *recovery) run() error {
 		return err
 	}
 	if r.found && r.end.Before(r.start) {
-		return fmt.Errorf("%s ends at %v, before the place %v up to which it was applied: files were removed or cut; restore them, or move %s away to rebuild from the logs",
-			filepath.Join(r.s.path, binlogDir), r.end, r.start, filepath.Join(r.s.path, metaDir))
+		return fmt.Errorf("%s ends at %v, before the place %v up to which it was applied: files were removed or cut; restore them, or give up what they held: %s",
+			filepath.Join(r.s.path, binlogDir), r.end, r.start, rebuildHint(filepath.Join(r.s.path, metaDir)))
 	}
 	r.clean = r.found && cp.Clean && r.end == r.start
 	if !r.clean {

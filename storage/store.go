@@ -59,14 +59,16 @@ const (
 
 // Store is an open data directory.
 type Store struct {
-	opt    Options
-	fsys   FS
-	path   string
-	fmt    format
-	lock   *os.File
-	meta   Meta
-	binlog *Log  // writer
-	batch  Batch // writer
+	opt  Options
+	fsys FS
+	path string
+	fmt  format
+	lock *os.File
+	// reserved says that the reserve file is there; writer and janitor.
+	reserved atomic.Bool
+	meta     Meta
+	binlog   *Log  // writer
+	batch    Batch // writer
 
 	open  *list.List // writer: *TopicLog with an open handle, least recently used first
 	dirty []*TopicLog
