@@ -10,7 +10,8 @@
 //     one byte at a time;
 //   - scenario tests named after the numbered cases from the field: bytes on
 //     the wire, connections and load, delayed messages, subscribers, topics,
-//     configuration and operation, crashes;
+//     configuration and operation, crashes, full and failing disks, damaged
+//     files;
 //   - data directories written by the existing server (testdata/fixtures)
 //     that must open here and carry on.
 //
@@ -31,5 +32,7 @@
 //	                             replayer against the server that was recorded
 //
 // The suite uses the loopback interface only. Some tests read /proc and so
-// need Linux.
+// need Linux. Full disks are small tmpfs mounts, for which the tests have to
+// run as root; system calls are made to fail by strace, which has to be
+// installed. Where one is missing, its tests are skipped and say so.
 package test

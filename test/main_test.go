@@ -51,6 +51,11 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
+	// Some tests run the server as another user.
+	if err := os.Chmod(dir, 0o755); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	serverBinary = filepath.Join(dir, "smss")
 	if err := build(serverBinary); err != nil {
 		fmt.Fprintln(os.Stderr, "build the server:", err)

@@ -66,10 +66,12 @@ type options struct {
 	config config
 	env    []string
 	args   []string
-	nofile int    // ulimit -n, hard and soft, when not 0
-	dir    string // working directory; empty = a fresh one
-	noFile bool   // neither a configuration file nor -config
-	first  bool   // run as process 1 of a PID namespace of its own
+	nofile int      // ulimit -n, hard and soft, when not 0
+	dir    string   // working directory; empty = a fresh one
+	noFile bool     // neither a configuration file nor -config
+	first  bool     // run as process 1 of a PID namespace of its own
+	uid    int      // run as this user and group when not 0; needs root
+	wrap   []string // a command that runs the server, as which it keeps the process id
 }
 
 // server is one server under test; restart starts it again on its directory.
@@ -225,17 +227,22 @@ func (s *server) command() *exec.Cmd {
 		script := fmt.Sprintf(`ulimit -n %d && exec "$@"`, s.opts.nofile)
 		args = append([]string{"sh", "-c", script, "sh"}, args...)
 	}
+	args = append(slices.Clone(s.opts.wrap), args...)
 	if s.opts.first {
 		args = append([]string{"unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"}, args...)
 	}
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir = s.dir
+	// A test process that dies must not leave servers behind.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if s.opts.uid != 0 {
+		id := uint32(s.opts.uid)
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: id, Gid: id}
+	}
 	// Settings in the caller's environment are not part of a test.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "SMSS_") })
 	cmd.Env = append(cmd.Env, s.opts.env...)
 	cmd.Stdout, cmd.Stderr = s.log, s.log
-	// A test process that dies must not leave servers behind.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd
 }
 
@@ -317,7 +324,7 @@ func (s *server) running() bool {
 func (s *server) signal(sig syscall.Signal) {
 	s.t.Helper()
 	if err := syscall.Kill(s.pid, sig); err != nil {
-		s.t.Fatalf("signal %v: %v", sig, err)
+		s.t.Fatalf("signal %v: %v; the last line of the log is\n%s", sig, err, lastLine(s.log.String()))
 	}
 }
 

@@ -49,7 +49,7 @@ func countDelays(t *testing.T, s *server) int {
 
 // logFiles returns the *.log files of a directory below the data directory,
 // which for a topic is "topic" followed by its topicRoot.
-func logFiles(t *testing.T, s *server, sub ...string) []string {
+func logFiles(t testing.TB, s *server, sub ...string) []string {
 	t.Helper()
 	dir := filepath.Join(append([]string{s.dataDir()}, sub...)...)
 	var all []string
