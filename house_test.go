@@ -38,6 +38,7 @@ const (
 	unixCalls = "golang.org/x/sys/unix"
 	gnet      = "github.com/panjf2000/gnet/v2"
 	badgerDB  = "github.com/dgraph-io/badger/v4"
+	mapping   = "github.com/dgraph-io/ristretto/v2" // the type that Badger maps its files with
 )
 
 // rooms is the order of imports, lowest first. A package that is not in it
@@ -47,7 +48,7 @@ var rooms = map[string]room{
 		never: []string{"context", "io", "io/fs", "log", "log/slog", "net", "net/http", "os", "runtime", "sync", "sync/atomic", "time"},
 	},
 	"storage": {
-		smss: []string{"codec"}, modules: []string{badgerDB, unixCalls},
+		smss: []string{"codec"}, modules: []string{badgerDB, mapping, unixCalls},
 		never: []string{"log", "log/slog", "net", "net/http"},
 	},
 	"engine": {

@@ -266,10 +266,14 @@ func (s *scheduler) fireCommand(k storage.DelayKey) (*Command, error) {
 	if err != nil || !ok {
 		// The metadata is damaged here, and the binlog has it too, for as long
 		// as retention keeps it.
-		var lookErr error
-		if payload, _, lookErr = s.e.store.FindDelay(k); lookErr != nil {
+		kept, found, lookErr := s.e.store.FindDelay(k)
+		if lookErr != nil {
 			return nil, lookErr
 		}
+		if !found && err != nil {
+			return nil, err // it may pass
+		}
+		payload = kept
 		n, ok = countDelayed(k, payload)
 	}
 	if !ok {

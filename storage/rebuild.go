@@ -59,6 +59,7 @@ func (r *recovery) rebuildIfLost(found bool) error {
 // it. A deletion moves the directory away before the metadata forgets the
 // topic, so that no crash leaves one.
 func (r *recovery) forgotten(names []string, dir string, ids []int64) (bool, error) {
+	defer r.closePeek()
 	var told map[string]*TopicMeta
 	for _, name := range names {
 		if r.topics[name] != nil {
@@ -68,8 +69,8 @@ func (r *recovery) forgotten(names []string, dir string, ids []int64) (bool, err
 		if err != nil {
 			return false, err
 		}
-		if !found || !rec.Checksummed || !rec.Source.Before(r.start) {
-			continue
+		if !found || !rec.Checksummed || !rec.Source.Before(r.start) || !r.standsAt(&rec, name) {
+			continue // also one whose creation a power cut took back
 		}
 		if told == nil {
 			if told, err = r.finalStates(dir, ids, r.start); err != nil {

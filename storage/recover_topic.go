@@ -195,7 +195,8 @@ func (r *recovery) topicFile(t *recovering, dir string, id int64, newest bool) (
 	return end, true, nil
 }
 
-// dropFiles cuts files to nothing and removes them, the last one first.
+// dropFiles removes files, the last one first. What is whole in them is written
+// again from the binlog; only where that is not all, they are kept aside.
 func (r *recovery) dropFiles(t *recovering, dir string, ids []int64) error {
 	for _, id := range slices.Backward(ids) {
 		name := fileName(dir, id)
@@ -205,13 +206,15 @@ func (r *recovery) dropFiles(t *recovering, dir string, ids []int64) error {
 		}
 		var all tail
 		if all.size, err = f.Size(); err == nil && all.size > 0 {
-			if err = r.dropFile(t, f, all.size); err == nil {
+			var whole bool
+			if whole, err = r.dropFile(t, f, all.size); err == nil && !whole {
 				err = r.cut(name, f, &all)
 			}
 		}
 		if err = errors.Join(err, f.Close()); err != nil {
 			return err
 		}
+		r.s.opt.Events.note(name+": removed, what the binlog has of it is written again", nil)
 		if err := errors.Join(removeIfExists(r.s.fsys, name), removeIfExists(r.s.fsys, indexName(dir, id))); err != nil {
 			return err
 		}
@@ -221,14 +224,21 @@ func (r *recovery) dropFiles(t *recovering, dir string, ids []int64) error {
 
 // dropFile looks once more at a file that will go: its ids may have been seen,
 // and where its beginning is damaged, so may older events be in it.
-func (r *recovery) dropFile(t *recovering, f File, size int64) error {
+func (r *recovery) dropFile(t *recovering, f File, size int64) (whole bool, err error) {
 	if _, bad := recordAt(f, 0, size); bad != nil {
-		r.rewindTo(t)
+		if err := r.rewindTo(t); err != nil {
+			return false, err
+		}
 	}
 	var rec TopicRecord
 	parse := func(b []byte) (int, error) { return ParseTopicRecord(b, maxStoredPayload, &rec) }
-	_, err := scanTail(f, 0, topicKind, parse, func(_, _ int64) error { r.seen(rec.EventID); return nil })
-	return err
+	whole = true
+	tl, err := scanTail(f, 0, topicKind, parse, func(_, _ int64) error {
+		r.seen(rec.EventID)
+		whole = whole && !r.beyond(rec.Source)
+		return nil
+	})
+	return whole && tl.torn() == 0 && len(tl.damaged) == 0, err
 }
 
 // rewind makes recovery start early enough for the topic's cut records to be
@@ -240,19 +250,38 @@ func (r *recovery) rewind(t *recovering, f File, tl *tail) error {
 	if err != nil || (torn && !source.Before(r.start)) {
 		return err
 	}
-	r.rewindTo(t)
-	return nil
+	return r.rewindTo(t)
 }
 
-// rewindTo makes recovery start at the topic's last event, at the latest.
-func (r *recovery) rewindTo(t *recovering) {
+// rewindTo makes recovery start at the topic's last event, at the latest. The
+// checkpoint goes back first, because otherwise a recovery that is interrupted
+// after the cut would be followed by one that does not know of it, and one that
+// is interrupted in the replay by one that skips the rest of it.
+func (r *recovery) rewindTo(t *recovering) error {
 	var from Pos
 	if t.has {
 		from = t.source
 	}
-	if from.Before(r.start) {
-		r.start = from
+	if !from.Before(r.start) {
+		return nil
 	}
+	r.start = from
+	if !r.found {
+		return nil // there is none to move
+	}
+	// It stays that of the process that stopped: what it says of the machine
+	// is what the next recovery has to know.
+	cp := r.checkpoint
+	cp.Applied, cp.Clean, cp.NextEventID = from, false, r.state.NextEventID
+	if from.Before(cp.Durable) {
+		cp.Durable = from
+	}
+	var b MetaBatch
+	b.PutCheckpoint(cp)
+	if err := r.s.meta.Commit(&b); err != nil {
+		return err
+	}
+	return r.s.meta.Sync()
 }
 
 // tornSource returns the source of the record at at, if its line can be read
@@ -280,9 +309,12 @@ func tornSource(f File, at, size int64) (source Pos, torn bool, err error) {
 // that did so was killed before it was durable, and the place that they name
 // is another event's by now. What cannot be looked up is believed.
 func (r *recovery) hasEvent(rec *TopicRecord, topic string) bool {
-	if !r.powerLost {
-		return true
-	}
+	return !r.powerLost || r.standsAt(rec, topic)
+}
+
+// standsAt reports whether the binlog has the event of a topic's record at the
+// place that the record names. A file that is not there is believed.
+func (r *recovery) standsAt(rec *TopicRecord, topic string) bool {
 	if r.peek == nil || r.peeked != rec.Source.File {
 		r.closePeek()
 		f, err := r.s.fsys.Open(fileName(filepath.Join(r.s.path, binlogDir), rec.Source.File))
