@@ -39,6 +39,8 @@ type oracle struct {
 	*world
 	events []*event
 	fatal  error
+	// refused, if set, is called after an event that failed.
+	refused func()
 }
 
 // run performs one event and files its outcome.
@@ -56,6 +58,9 @@ func (o *oracle) run(kind codec.Command, topic string, bodies []string, do func(
 	case o.stopped(err):
 	default:
 		e.is = failed
+		if o.refused != nil {
+			o.refused()
+		}
 	}
 }
 
@@ -203,7 +208,7 @@ func (o *oracle) check(c *world, least outcome, what string) {
 			continue
 		}
 		for _, id := range e.ids {
-			if e.is >= least && id >= c.state.NextEventID {
+			if e.is >= committed && id >= c.state.NextEventID {
 				o.t.Fatalf("%s: next id is %d, event %d was given out", what, c.state.NextEventID, id)
 			}
 		}
@@ -381,6 +386,13 @@ func TestEveryOperationFails(t *testing.T) {
 				t.Fatalf("%s: open: %v", what(), err)
 			}
 			must(t, o.tryOpen())
+		}
+		o.refused = func() {
+			for seed := range uint64(10) {
+				c := o.unplugged(rand.New(rand.NewPCG(seed, uint64(at))))
+				must(t, c.tryOpen())
+				o.check(c, synced, what()+", unplugged at once")
+			}
 		}
 		o.scenario()
 		if o.fatal != nil && !strings.Contains(o.mem().failed, "sync") {

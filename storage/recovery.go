@@ -25,9 +25,10 @@ type recovery struct {
 	state  *State
 	topics map[string]*recovering
 
-	found   bool // there is a checkpoint
-	start   Pos  // of the first event to apply
-	durable Pos  // what lies before it was synced
+	checkpoint Checkpoint
+	found      bool // there is one
+	start      Pos  // of the first event to apply
+	durable    Pos  // what lies before it was synced
 	// sound is the place before which topics' sources are believed: what they
 	// hold of later events can be made again.
 	sound Pos
@@ -60,7 +61,7 @@ func (r *recovery) run() error {
 	if err != nil {
 		return err
 	}
-	if r.found = found; found {
+	if r.checkpoint, r.found = cp, found; found {
 		r.start, r.durable = cp.from(r.s.boot), cp.Durable
 		r.state.NextEventID = cp.NextEventID
 		r.powerLost = cp.Machine == "" || cp.Machine != r.s.boot
