@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/options"
 	"github.com/dgraph-io/badger/v4/table"
 	"github.com/dgraph-io/ristretto/v2/z"
+	"golang.org/x/sys/unix"
 )
 
 // Badger takes some damage for nothing: a damaged table ends the process from
@@ -57,6 +59,26 @@ func checkBadger(dir string, opt badger.Options) error {
 		}
 	}
 	return nil
+}
+
+// lockPatience is how long a process that was killed may take to let go.
+const lockPatience = 5 * time.Second
+
+// awaitUnlocked waits until nobody holds Badger's lock on dir. The lock on the
+// data directory is ours by then, so that a holder can only be a process that
+// was killed and that the kernel has not done away with altogether.
+func awaitUnlocked(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for deadline := time.Now().Add(lockPatience); ; time.Sleep(10 * time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil || !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(deadline) {
+			return err // closing lets go of it, for Badger to take
+		}
+	}
 }
 
 // removeIfEmpty removes a file of size 0. Badger creates its files and then

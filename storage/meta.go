@@ -250,6 +250,9 @@ type badgerMeta struct{ db *badger.DB }
 // OpenBadger opens the metadata in dir. adopt opens it first as the existing
 // server left it, so that what its write-ahead files hold reaches tables.
 func OpenBadger(dir string, adopt bool, log badger.Logger) (Meta, error) {
+	if err := awaitUnlocked(dir); err != nil {
+		return nil, fmt.Errorf("metadata in %s: %w", dir, err)
+	}
 	if err := checkBadger(dir, badgerOptions(dir, memTableSize, log)); err != nil {
 		return nil, refuseBadger(dir, err)
 	}
