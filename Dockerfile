@@ -6,13 +6,14 @@
 # README.md tells more: settings, the health check, a read-only root.
 
 FROM golang:1.26 AS build
+ARG VERSION=unreleased
 WORKDIR /src
 # The modules are a layer of their own: a change of code does not fetch them
 # again.
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-RUN CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w" -o /out/smss . \
+RUN CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.release=${VERSION}" -o /out/smss . \
  && mkdir -p /out/data
 
 FROM scratch

@@ -2,6 +2,7 @@
 //
 //	smss [-config FILE] [-role master]     runs the server
 //	smss ping | topic | pub | sub          small clients
+//	smss verify | dump                     looks into a data directory
 //	smss bench                             load generator
 //	smss help                              what there is
 package main
@@ -57,13 +58,18 @@ func usage() string {
   smss topic              create, delete, list and describe topics
   smss pub TOPIC MESSAGE  publish
   smss sub TOPIC          subscribe
+  smss verify DATA_DIR    check a data directory, without changing anything
+  smss dump DATA_DIR      print the records of a data directory
   smss bench              measure a server
   smss version            print the version
   smss help NAME          more about one of them, with examples
 `
 }
 
-// version is the module's version, or the commit that the binary was built
+// release is set by the build of an image, which has no repository to read.
+var release string
+
+// version is the release, the module's version, or the commit that the binary was built
 // from.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
@@ -71,6 +77,9 @@ func version() string {
 		return "unknown"
 	}
 	v := info.Main.Version
+	if release != "" {
+		return release
+	}
 	if v == "" {
 		v = "(devel)"
 	}
