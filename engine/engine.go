@@ -81,6 +81,7 @@ type Engine struct {
 	inflight atomic.Int64                 // bytes of commands that are not answered
 	catalog  sync.Map                     // name → *Topic: what is published; stored by the writer
 	reads    chan *Read
+	binlog   Tail // the place up to which the binlog may be sent
 
 	lowDisk  atomic.Bool  // free space is below the floor; janitor
 	broken   atomic.Bool  // writing has stopped for good; writer
@@ -134,6 +135,7 @@ func New(cfg Config, store *storage.Store, state *storage.State) *Engine {
 	for i := range e.room {
 		e.room[i].note.Subject = &e.room[i]
 	}
+	e.binlog.init(store.BinlogEnd(), cfg.Loops)
 	e.due.reset()
 	e.orphans.Store(true) // what a stop or a crash has left
 	e.writer.init(e, state)
@@ -240,10 +242,6 @@ func (e *Engine) Detach(s *Subscription) {
 		}
 	}
 }
-
-// ReadOf returns the subscription's own read, of which at most one is under
-// way. Loop only.
-func (s *Subscription) ReadOf() *Read { return &s.read }
 
 // Healthy returns nil, or why the server does not take writes. Any goroutine.
 func (e *Engine) Healthy() error {

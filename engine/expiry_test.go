@@ -28,7 +28,7 @@ func TestExpiry(t *testing.T) {
 	r.ok(r.pushCreate("c", 15_000)) // earlier than what the scheduler knows
 	r.fireAll()
 	topic := r.e.Lookup([]byte("c"))
-	s := &Subscription{Topic: topic, Loop: 1}
+	s := newSub(topic, 1)
 	s.Park()
 	r.time.pass(14_999 * time.Millisecond)
 	r.fireAll()

@@ -17,7 +17,7 @@ func TestLevelTwo(t *testing.T) {
 	r := newRig(t, level(2))
 	r.create("t")
 	topic := r.e.Lookup([]byte("t"))
-	s := &Subscription{Topic: topic}
+	s := newSub(topic, 0)
 	if !s.Park() {
 		t.Fatal("there is nothing to read yet")
 	}

@@ -64,7 +64,7 @@ func TestDetachAttachStress(t *testing.T) {
 			}
 			mailbox := NewMailbox(nil)
 			mailbox.wake = func() { mailbox.Drain(func(n *Note) { done <- n.Subject.(*Command) }) }
-			c := &Command{Kind: Attach, Mailbox: mailbox, Sub: &Subscription{Who: "w", Loop: loop, Mailbox: mailbox}}
+			c := &Command{Kind: Attach, Mailbox: mailbox, Sub: &Subscription{Who: "w", Waiter: Waiter{Loop: loop, Mailbox: mailbox}}}
 			c.note.Subject = c
 			c.SetText([]byte("t"), nil, nil)
 			for !r.e.Push(c) {
@@ -102,7 +102,7 @@ func TestRingFull(t *testing.T) {
 	}
 	r.turn()
 	got := r.drain(1)
-	if !slices.Equal(got, []any{&r.e.room[1]}) || got[0].(*Lane).Topic() != nil {
+	if !slices.Equal(got, []any{&r.e.room[1]}) || !got[0].(*Lane).Room() {
 		t.Fatalf("loop 1 got %v", got)
 	}
 	if !r.e.Push(extra) {

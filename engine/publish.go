@@ -79,10 +79,10 @@ func (w *writer) publish(b *written) {
 		w.answer(cmd)
 	}
 	for _, te := range b.ends {
-		w.wake(te.topic)
+		w.wake(&te.topic.Tail)
 	}
 	if t := b.ended; t != nil {
-		w.wake(t)
+		w.wake(&t.Tail)
 	}
 	w.recycle(b)
 }
@@ -119,7 +119,7 @@ func (w *writer) add(m *Mailbox, n *Note) {
 }
 
 // wake posts a note to every loop that has somebody parked on t.
-func (w *writer) wake(t *Topic) {
+func (w *writer) wake(t *Tail) {
 	if t.armed.Load() == 0 {
 		return
 	}

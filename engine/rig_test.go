@@ -228,7 +228,7 @@ func (r *rig) pushDelete(topic string) *Command {
 func (r *rig) pushAttach(topic, who string, loop int) *Command {
 	r.t.Helper()
 	c := r.command(Attach, topic, nil)
-	c.Sub = &Subscription{Who: who, Loop: loop, Mailbox: r.cfg.Mailboxes[loop]}
+	c.Sub = &Subscription{Who: who, Waiter: Waiter{Loop: loop, Mailbox: r.cfg.Mailboxes[loop]}}
 	return r.push(c)
 }
 

@@ -75,11 +75,11 @@ func (l *simLoop) drain() (any bool) {
 		case *Read:
 			v.Session.(*simSub).readDone(v)
 		case *Lane:
-			if v.Topic() == nil {
+			if v.Room() {
 				v.Wake(nil)
 				return
 			}
-			v.Wake(func(sub *Subscription) { sub.Session.(*simSub).pump() })
+			v.Wake(func(w *Waiter) { w.Session.(*simSub).pump() })
 		}
 	})
 	l.retry()
@@ -126,7 +126,7 @@ func (s *sim) subscribe(l *simLoop, topic, who string, from, life int64, batch i
 	u := &simSub{l: l, from: from, life: life, batch: batch}
 	cmd, op := l.command(Attach, topic, nil)
 	op.sub = u
-	u.sub = &Subscription{Who: who, Session: u, Loop: l.n, Mailbox: cmd.Mailbox}
+	u.sub = &Subscription{Who: who, Waiter: Waiter{Session: u, Loop: l.n, Mailbox: cmd.Mailbox}}
 	cmd.Sub = u.sub
 	s.subs = append(s.subs, u)
 	l.push(cmd)

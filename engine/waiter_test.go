@@ -15,11 +15,24 @@ import (
 
 // parkable returns a topic whose published end a test moves by hand.
 func parkable(lanes int) *Topic {
-	t := &Topic{lanes: make([]Lane, lanes)}
+	t := new(Topic)
+	t.lanes = make([]Lane, lanes)
 	for i := range t.lanes {
-		t.lanes[i].topic, t.lanes[i].note.Subject = t, &t.lanes[i]
+		t.lanes[i].tail, t.lanes[i].note.Subject = &t.Tail, &t.lanes[i]
 	}
 	return t
+}
+
+// newSub returns a subscription of a topic that nobody had to attach.
+func newSub(topic *Topic, loop int) *Subscription {
+	s := &Subscription{Topic: topic}
+	s.Session, s.Loop, s.tail = s, loop, &topic.Tail
+	return s
+}
+
+// woken makes of what is to be done with a subscription what Lane.Wake wants.
+func woken(resume func(*Subscription)) func(*Waiter) {
+	return func(w *Waiter) { resume(w.Session.(*Subscription)) }
 }
 
 func (t *Topic) moveTo(off int64) { t.end.Store(storage.Pos{Off: off}.Pack()) }
@@ -28,7 +41,7 @@ func TestParkAndUnpark(t *testing.T) {
 	topic := parkable(2)
 	subs := make([]*Subscription, 5)
 	for i := range subs {
-		subs[i] = &Subscription{Topic: topic, Loop: 1, Pos: storage.Pos{}}
+		subs[i] = newSub(topic, 1)
 		if !subs[i].Park() {
 			t.Fatal("there is nothing to read yet")
 		}
@@ -38,7 +51,7 @@ func TestParkAndUnpark(t *testing.T) {
 	}
 	parked := func() (out []int) {
 		for s := topic.lanes[1].head; s != nil; s = s.next {
-			out = append(out, slices.Index(subs, s))
+			out = append(out, slices.Index(subs, s.Session.(*Subscription)))
 		}
 		slices.Sort(out)
 		return out
@@ -75,12 +88,12 @@ func TestLaneWake(t *testing.T) {
 	lane := &topic.lanes[0]
 	subs := make([]*Subscription, 4) // woken in the order 3, 2, 1, 0
 	for i := range subs {
-		subs[i] = &Subscription{Topic: topic}
+		subs[i] = newSub(topic, 0)
 		subs[i].Park()
 	}
 	lane.posted.Store(true)
 	var resumed []int
-	lane.Wake(func(s *Subscription) {
+	lane.Wake(woken(func(s *Subscription) {
 		if lane.posted.Load() {
 			t.Error("a writer cannot post again from here on")
 		}
@@ -95,19 +108,19 @@ func TestLaneWake(t *testing.T) {
 		case 0:
 			s.Park()
 		}
-	})
+	}))
 	if !slices.Equal(resumed, []int{3, 2, 1, 0}) {
 		t.Fatalf("resumed %v", resumed)
 	}
 	var left []int
 	for s := lane.head; s != nil; s = s.next {
-		left = append(left, slices.Index(subs, s))
+		left = append(left, slices.Index(subs, s.Session.(*Subscription)))
 	}
 	if !slices.Equal(left, []int{0, 3}) || subs[1].parked || subs[2].parked {
 		t.Fatalf("parked now: %v", left)
 	}
 	resumed = nil
-	lane.Wake(func(s *Subscription) { resumed = append(resumed, slices.Index(subs, s)) })
+	lane.Wake(woken(func(s *Subscription) { resumed = append(resumed, slices.Index(subs, s)) }))
 	if !slices.Equal(resumed, []int{0, 3}) || lane.head != nil {
 		t.Fatalf("the second time resumed %v", resumed)
 	}
@@ -119,7 +132,7 @@ func TestWakeOnePost(t *testing.T) {
 	r := newRig(t, nil)
 	r.create("t")
 	topic := r.e.Lookup([]byte("t"))
-	s := &Subscription{Topic: topic, Loop: 1}
+	s := newSub(topic, 1)
 	for i := range 3 {
 		s.Park()
 		r.ok(r.pushPublish("t", "x"))
@@ -132,10 +145,10 @@ func TestWakeOnePost(t *testing.T) {
 		if len(lanes) != 1 {
 			t.Fatalf("round %d: %d notes", i, len(lanes))
 		}
-		woken := 0
-		lanes[0].Wake(func(*Subscription) { woken++ })
-		if woken != 1 {
-			t.Fatalf("round %d: %d woken", i, woken)
+		n := 0
+		lanes[0].Wake(func(*Waiter) { n++ })
+		if n != 1 {
+			t.Fatalf("round %d: %d woken", i, n)
 		}
 		s.Pos = topic.End()
 	}
@@ -197,13 +210,13 @@ func TestNoLostWakeUps(t *testing.T) {
 			}
 			for _, topic := range all {
 				for range subs {
-					pump(&Subscription{Topic: topic, Loop: i})
+					pump(newSub(topic, i))
 				}
 			}
 			for {
 				select {
 				case <-l.wake:
-					l.m.Drain(func(n *Note) { n.Subject.(*Lane).Wake(pump) })
+					l.m.Drain(func(n *Note) { n.Subject.(*Lane).Wake(woken(pump)) })
 				case <-quit:
 					return
 				}
@@ -221,7 +234,7 @@ func TestNoLostWakeUps(t *testing.T) {
 			all[i].moveTo(int64(step))
 		}
 		for _, i := range order {
-			w.wake(all[i])
+			w.wake(&all[i].Tail)
 		}
 		w.post()
 		for _, i := range order {
@@ -280,7 +293,8 @@ func TestWakeUpsThroughTheEngine(t *testing.T) {
 				}
 			}
 			for i := range topics {
-				s := &Subscription{Topic: r.e.Lookup(fmt.Append(nil, "t", i)), Loop: loop, Mailbox: m}
+				s := newSub(r.e.Lookup(fmt.Append(nil, "t", i)), loop)
+				s.Mailbox = m
 				pump(s)
 			}
 			timeout := time.After(30 * time.Second)
@@ -294,7 +308,7 @@ func TestWakeUpsThroughTheEngine(t *testing.T) {
 				m.Drain(func(n *Note) {
 					switch v := n.Subject.(type) {
 					case *Lane:
-						v.Wake(pump)
+						v.Wake(woken(pump))
 					case *Read:
 						s := v.Session.(*Subscription)
 						for _, g := range parsePush(t, v.Push.Frame) {

@@ -356,7 +356,7 @@ func (w *writer) attach(cmd *Command, now int64) error {
 	if t.names == nil {
 		t.names = map[string]*Subscription{}
 	}
-	cmd.Sub.Topic = t
+	cmd.Sub.Topic, cmd.Sub.tail = t, &t.Tail
 	t.names[cmd.Sub.Who] = cmd.Sub
 	return nil
 }

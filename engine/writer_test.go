@@ -158,7 +158,7 @@ func TestOneNoteForALoopAndBatch(t *testing.T) {
 	r.create("t", "u")
 	topic := r.e.Lookup([]byte("t"))
 	for loop := range 2 {
-		s := &Subscription{Topic: topic, Loop: loop}
+		s := newSub(topic, loop)
 		if !s.Park() {
 			t.Fatal("there is nothing to read yet")
 		}
@@ -202,7 +202,7 @@ func TestSameBatchDelete(t *testing.T) {
 	r := newRig(t, nil)
 	r.create("t")
 	topic := r.e.Lookup([]byte("t"))
-	s := &Subscription{Topic: topic}
+	s := newSub(topic, 0)
 	s.Park()
 	r.ok(r.pushPublish("t", "a"), r.pushDelete("t"))
 	if !topic.Ended() || r.e.Lookup([]byte("t")) != nil {

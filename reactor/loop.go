@@ -114,12 +114,12 @@ func (l *loop) take(n *engine.Note) {
 		s.readDone(v)
 		l.mark(s)
 	case *engine.Lane:
-		if v.Topic() == nil {
+		if v.Room() {
 			v.Wake(nil)
 			return // settle looks at the stalled sessions in any case
 		}
-		v.Wake(func(sub *engine.Subscription) {
-			s := sub.Session.(*session)
+		v.Wake(func(w *engine.Waiter) {
+			s := w.Session.(*session)
 			s.resume()
 			l.mark(s)
 		})

@@ -19,7 +19,7 @@ func (s *session) subscribe(req *codec.Request) {
 		s.ackTimeout = defaultAckTimeout
 	}
 	s.ackTimeout = min(s.ackTimeout, maxAckTimeout)
-	s.sub = &engine.Subscription{Who: string(req.Who), Session: s, Loop: s.loop.id, Mailbox: s.loop.mailbox}
+	s.sub = &engine.Subscription{Who: string(req.Who), Waiter: s.waiter()}
 	cmd := s.command(engine.Attach)
 	cmd.Sub = s.sub
 	cmd.SetText(req.Topic, req.Trace, nil)
@@ -139,4 +139,9 @@ func (s *session) leave() {
 	s.loop.r.engine.Detach(s.sub)
 	s.sub, s.state, s.ackNs = nil, commanding, 0
 	s.activeNs = s.loop.nowNs
+}
+
+// waiter returns how the session waits for a log to move.
+func (s *session) waiter() engine.Waiter {
+	return engine.Waiter{Session: s, Loop: s.loop.id, Mailbox: s.loop.mailbox}
 }

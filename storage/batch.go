@@ -53,6 +53,17 @@ func (b *Batch) Binlog(rec *codec.BinlogRecord, tail []byte) Pos {
 	buf = codec.AppendBinlogRecord(buf, rec, tail)
 	b.bytes += len(buf) - before
 	b.s.binlog.Finish(buf)
+	b.s.index.note(b.s.fsys, b.s.binlog.dir, at, rec.EventID, rec.WrittenAtMs)
+	return at
+}
+
+// BinlogRecord stages an event as another server has written it, rec being
+// what raw holds, and returns where it will stand.
+func (b *Batch) BinlogRecord(raw []byte, rec *codec.BinlogRecord) Pos {
+	buf, at := b.s.binlog.Begin()
+	b.bytes += len(raw)
+	b.s.binlog.Finish(append(buf, raw...))
+	b.s.index.note(b.s.fsys, b.s.binlog.dir, at, rec.EventID, rec.WrittenAtMs)
 	return at
 }
 
@@ -220,6 +231,9 @@ func (s *Store) moveToTrash(dir string) (string, error) {
 func (b *Batch) keep() {
 	s := b.s
 	s.binlog.Commit(binlogBufferKeep)
+	if err := s.index.flush(s.fsys, s.binlog.dir); err != nil {
+		s.opt.Events.note("index of the binlog not written, slaves will find their place more slowly", err)
+	}
 	for _, t := range b.touched {
 		first := t.log.end.File
 		t.log.Commit(keepAll)
@@ -280,6 +294,7 @@ func (b *Batch) undo() error {
 		s.touchHandle(t)
 	}
 	errs = append(errs, s.binlog.Rollback(binlogBufferKeep))
+	s.index.drop()
 	b.reset()
 	return errors.Join(errs...)
 }

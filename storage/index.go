@@ -8,13 +8,16 @@ import (
 	"strconv"
 )
 
-// A sparse index stands beside a topic's log file: N.idx holds an entry for a
-// record about every indexEvery bytes of N.log. It is a hint that is checked
-// where it is used, so that a damaged, short or missing one costs time and
-// nothing else, and it needs no sync.
+// A sparse index stands beside a log file: N.idx holds an entry for a record
+// about every indexEvery bytes of N.log, in the binlog every binlogIndexEvery.
+// It is a hint that is checked where it is used, so that a damaged, short or
+// missing one costs time and nothing else, and it needs no sync.
 const (
 	indexEvery     = 64 << 10
 	indexEntrySize = 24
+	// binlogIndexEvery is coarser, because a search in the binlog is rare (a
+	// slave comes) and the writer pays for each entry.
+	binlogIndexEvery = 1 << 20
 )
 
 // indexEntry says that the record of an event begins at off.
@@ -97,9 +100,10 @@ func (x *index) count(ok func(indexEntry) bool) (int, error) {
 	return lo, nil
 }
 
-// indexWriter adds entries to the sidecars of one topic. It belongs to the
+// indexWriter adds entries to the sidecars of one log. It belongs to the
 // writer goroutine.
 type indexWriter struct {
+	every   int64 // immutable: bytes between two entries
 	file    int64 // number of the log file that the last note was in
 	lastOff int64 // offset of the last entry in it
 	known   bool  // both are set
@@ -116,9 +120,12 @@ type pendingEntry struct {
 func (w *indexWriter) note(fsys FS, dir string, at Pos, eventID, storedAtMs int64) {
 	if at.File != w.file || !w.known {
 		w.file, w.known = at.File, true
-		w.lastOff = lastIndexed(fsys, dir, at)
+		w.lastOff = 0
+		if at.Off >= w.every {
+			w.lastOff = lastIndexed(fsys, dir, at)
+		}
 	}
-	if at.Off-w.lastOff < indexEvery {
+	if at.Off-w.lastOff < w.every {
 		return
 	}
 	w.pending = append(w.pending, pendingEntry{at.File, indexEntry{eventID, storedAtMs, at.Off}})
@@ -128,9 +135,6 @@ func (w *indexWriter) note(fsys FS, dir string, at Pos, eventID, storedAtMs int6
 // lastIndexed returns the offset of the last entry before at. A sidecar that
 // cannot be read counts as empty.
 func lastIndexed(fsys FS, dir string, at Pos) int64 {
-	if at.Off < indexEvery {
-		return 0
-	}
 	x, err := openIndex(fsys, dir, at.File)
 	if err != nil {
 		return 0

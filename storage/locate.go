@@ -23,8 +23,34 @@ func (e *RemovedError) Error() string {
 // for the oldest message kept. Errors are ErrNotHeld, *RemovedError,
 // *DamageError, or those of the file system.
 func (r *TopicReader) Locate(eventID int64, end Pos) (Pos, error) {
+	return r.search().locate(eventID, end)
+}
+
+func (r *TopicReader) search() *search {
+	return &search{fsys: r.fsys, dir: r.dir, kind: topicKind, parse: func(b []byte, h *head) (int, error) {
+		var rec TopicRecord
+		n, err := ParseTopicRecord(b, maxStoredPayload, &rec)
+		h.first, h.last, h.storedAtMs = rec.EventID, rec.EventID, rec.StoredAtMs
+		return n, err
+	}}
+}
+
+// head is what a search looks at in a record: the event ids that it takes and
+// when it was stored.
+type head struct{ first, last, storedAtMs int64 }
+
+// search finds event ids in a log. It is used once, by one goroutine.
+type search struct {
+	fsys  FS
+	dir   string
+	kind  recordKind
+	parse func(b []byte, h *head) (int, error) // the contract of ParseTopicRecord
+}
+
+// locate returns the place behind the record that holds eventID.
+func (s *search) locate(eventID int64, end Pos) (Pos, error) {
 	for tries := 0; ; tries++ {
-		pos, err := r.locate(eventID, end)
+		pos, err := s.locateOnce(eventID, end)
 		// A file that is gone was removed by retention since it was listed.
 		if tries < 3 && isNotExist(err) {
 			continue
@@ -33,8 +59,8 @@ func (r *TopicReader) Locate(eventID int64, end Pos) (Pos, error) {
 	}
 }
 
-func (r *TopicReader) locate(eventID int64, end Pos) (Pos, error) {
-	ids, err := listFiles(r.fsys, r.dir)
+func (s *search) locateOnce(eventID int64, end Pos) (Pos, error) {
+	ids, err := listFiles(s.fsys, s.dir)
 	if err != nil {
 		return Pos{}, err
 	}
@@ -47,10 +73,10 @@ func (r *TopicReader) locate(eventID int64, end Pos) (Pos, error) {
 		}
 		return Pos{ids[0], 0}, nil
 	}
-	ids, err = r.filesHolding(ids, eventID, end)
+	ids, err = s.filesHolding(ids, eventID, end)
 	for _, file := range ids {
 		var pos Pos
-		if pos, err = r.locateIn(file, eventID, end); !errors.Is(err, ErrNotHeld) {
+		if pos, err = s.locateIn(file, eventID, end); !errors.Is(err, ErrNotHeld) {
 			return pos, err
 		}
 	}
@@ -60,7 +86,7 @@ func (r *TopicReader) locate(eventID int64, end Pos) (Pos, error) {
 // filesHolding returns the files in which eventID can be: the last one that
 // begins with a smaller or equal id, and those behind it whose first record
 // cannot be read. At least one, or an error.
-func (r *TopicReader) filesHolding(ids []int64, eventID int64, end Pos) ([]int64, error) {
+func (s *search) filesHolding(ids []int64, eventID int64, end Pos) ([]int64, error) {
 	lo, hi := 0, len(ids) // the answer is in or behind lo-1, and before hi
 	oldest := int64(0)
 	for lo < hi {
@@ -68,10 +94,10 @@ func (r *TopicReader) filesHolding(ids []int64, eventID int64, end Pos) ([]int64
 		// An empty file is the newest one, or was left by a crash; a damaged
 		// one says nothing. The next that can be read decides.
 		at := mid
-		var first TopicRecord
+		var first head
 		for ; at < hi; at++ {
 			var err error
-			if first, err = r.firstRecord(ids[at], end); err == nil {
+			if first, err = s.firstHead(ids[at], end); err == nil {
 				break
 			} else if !errors.Is(err, io.EOF) && !errors.Is(err, codec.ErrRecordDamaged) {
 				return nil, err
@@ -80,16 +106,16 @@ func (r *TopicReader) filesHolding(ids []int64, eventID int64, end Pos) ([]int64
 		switch {
 		case at == hi:
 			hi = mid
-		case first.EventID <= eventID:
+		case first.first <= eventID:
 			lo = at + 1
 		default:
-			hi, oldest = mid, first.EventID
+			hi, oldest = mid, first.first
 		}
 	}
 	// What follows lo-1 up to the next file that can be read was not decided.
 	to := lo
 	for ; to < len(ids); to++ {
-		if _, err := r.firstRecord(ids[to], end); err == nil {
+		if _, err := s.firstHead(ids[to], end); err == nil {
 			break
 		} else if !errors.Is(err, io.EOF) && !errors.Is(err, codec.ErrRecordDamaged) {
 			return nil, err
@@ -104,20 +130,27 @@ func (r *TopicReader) filesHolding(ids []int64, eventID int64, end Pos) ([]int64
 	return nil, ErrNotHeld
 }
 
-// firstRecord reads a file's first record, without its message; io.EOF where
-// it has none.
-func (r *TopicReader) firstRecord(file int64, end Pos) (TopicRecord, error) {
-	f, stop, err := r.openUpTo(file, end)
+// firstHead reads a file's first record; io.EOF where it has none.
+func (s *search) firstHead(file int64, end Pos) (head, error) {
+	f, stop, err := s.openUpTo(file, end)
 	if err != nil {
-		return TopicRecord{}, err
+		return head{}, err
 	}
 	defer f.Close()
-	return recordAt(f, 0, stop)
+	return s.headAt(f, 0, stop)
+}
+
+// headAt reads the record at off.
+func (s *search) headAt(f File, off, stop int64) (head, error) {
+	scan := newScanner(f, off, stop, nil, 4<<10)
+	var h head
+	_, err := scan.next(func(b []byte) (int, error) { return s.parse(b, &h) })
+	return h, err
 }
 
 // openUpTo opens a file and returns the offset up to which it may be read.
-func (r *TopicReader) openUpTo(file int64, end Pos) (File, int64, error) {
-	f, err := r.fsys.Open(fileName(r.dir, file))
+func (s *search) openUpTo(file int64, end Pos) (File, int64, error) {
+	f, err := s.fsys.Open(fileName(s.dir, file))
 	if err != nil {
 		return nil, 0, err
 	}
@@ -134,38 +167,38 @@ func (r *TopicReader) openUpTo(file int64, end Pos) (File, int64, error) {
 
 // locateIn looks for eventID in one file. Damage before it is stepped over: no
 // message is taken from there, and reading begins behind one that is whole.
-func (r *TopicReader) locateIn(file, eventID int64, end Pos) (Pos, error) {
-	f, stop, err := r.openUpTo(file, end)
+func (s *search) locateIn(file, eventID int64, end Pos) (Pos, error) {
+	f, stop, err := s.openUpTo(file, end)
 	if err != nil {
 		return Pos{}, err
 	}
 	defer f.Close()
-	from := r.nearest(f, file, stop, func(e indexEntry) bool { return e.eventID <= eventID })
-	s := newScanner(f, from, stop, nil, readChunk)
-	var rec TopicRecord
-	parse := func(b []byte) (int, error) { return ParseTopicRecord(b, maxStoredPayload, &rec) }
+	from := s.nearest(f, file, stop, func(e indexEntry) bool { return e.eventID <= eventID })
+	scan := newScanner(f, from, stop, nil, readChunk)
+	var h head
+	parse := func(b []byte) (int, error) { return s.parse(b, &h) }
 	missing := error(ErrNotHeld)
 	for {
-		at, last := s.pos(), rec.EventID
-		_, err := s.next(parse)
+		at, last := scan.pos(), h.last
+		_, err := scan.next(parse)
 		switch {
 		case errors.Is(err, io.EOF):
 			return Pos{}, missing
 		case errors.Is(err, codec.ErrRecordDamaged):
-			missing = &DamageError{Dir: r.dir, Pos: Pos{file, at}, After: last, Err: err}
-			next, found, err := resync(f, at, stop, topicKind, parse)
+			missing = &DamageError{Dir: s.dir, Pos: Pos{file, at}, After: last, Err: err}
+			next, found, err := resync(f, at, stop, s.kind, parse)
 			if err != nil {
 				return Pos{}, err
 			}
 			if !found {
 				return Pos{}, missing
 			}
-			s = newScanner(f, next, stop, s.buf, readChunk)
+			scan = newScanner(f, next, stop, scan.buf, readChunk)
 		case err != nil:
 			return Pos{}, err
-		case rec.EventID == eventID:
-			return Pos{file, s.pos()}, nil
-		case rec.EventID > eventID:
+		case h.first <= eventID && eventID <= h.last:
+			return Pos{file, scan.pos()}, nil
+		case h.first > eventID:
 			return Pos{}, missing
 		}
 	}
@@ -178,8 +211,8 @@ const nearestTries = 16
 // nearest returns the offset of the last index entry for which ok holds, and
 // at which a record of that id and time is found; else 0, the file's
 // beginning.
-func (r *TopicReader) nearest(f File, file, stop int64, ok func(indexEntry) bool) int64 {
-	x, err := openIndex(r.fsys, r.dir, file)
+func (s *search) nearest(f File, file, stop int64, ok func(indexEntry) bool) int64 {
+	x, err := openIndex(s.fsys, s.dir, file)
 	if err != nil || x.n == 0 {
 		x.close()
 		return 0
@@ -192,12 +225,28 @@ func (r *TopicReader) nearest(f File, file, stop int64, ok func(indexEntry) bool
 		if e, err = x.entry(n); err != nil || e.off <= 0 || e.off >= stop || !ok(e) {
 			continue
 		}
-		rec, bad := recordAt(f, e.off, stop)
-		if bad == nil && rec.EventID == e.eventID && rec.StoredAtMs == e.storedAtMs {
+		h, bad := s.headAt(f, e.off, stop)
+		if bad == nil && h.first == e.eventID && h.storedAtMs == e.storedAtMs {
 			return e.off
 		}
 	}
 	return 0
+}
+
+// nearest is search.nearest for a topic.
+func (r *TopicReader) nearest(f File, file, stop int64, ok func(indexEntry) bool) int64 {
+	return r.search().nearest(f, file, stop, ok)
+}
+
+// firstRecord reads a file's first record, without its message; io.EOF where
+// it has none.
+func (r *TopicReader) firstRecord(file int64, end Pos) (TopicRecord, error) {
+	f, stop, err := r.search().openUpTo(file, end)
+	if err != nil {
+		return TopicRecord{}, err
+	}
+	defer f.Close()
+	return recordAt(f, 0, stop)
 }
 
 // recordAt reads the record at off, without its message.

@@ -37,6 +37,7 @@ func Open(opt Options) (*Store, *State, error) {
 	}
 	s := &Store{opt: opt, fsys: opt.FS, path: opt.Path, open: list.New(), dirtyDirs: map[string]struct{}{}, boot: opt.Boot}
 	s.batch.s = s
+	s.index.every = binlogIndexEvery
 	if s.boot == "" {
 		s.boot = bootID()
 	}

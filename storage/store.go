@@ -67,8 +67,9 @@ type Store struct {
 	// reserved says that the reserve file is there; writer and janitor.
 	reserved atomic.Bool
 	meta     Meta
-	binlog   *Log  // writer
-	batch    Batch // writer
+	binlog   *Log        // writer
+	index    indexWriter // writer; of the binlog
+	batch    Batch       // writer
 
 	open  *list.List // writer: *TopicLog with an open handle, least recently used first
 	dirty []*TopicLog
@@ -131,7 +132,10 @@ func (s *Store) Meta() Meta { return s.meta }
 func (s *Store) FreeBytes() (int64, error) { return s.fsys.FreeBytes(s.path) }
 
 func (s *Store) newTopicLog(name string, end Pos) *TopicLog {
-	return &TopicLog{name: name, log: newLog(s.fsys, s.topicPath(name), s.opt.MaxLogSize, end)}
+	return &TopicLog{
+		name: name, log: newLog(s.fsys, s.topicPath(name), s.opt.MaxLogSize, end),
+		index: indexWriter{every: indexEvery},
+	}
 }
 
 // BatchError is a failed batch: nothing of it is on the files. Topic names the
