@@ -195,6 +195,7 @@ func (s *server) reactorConfig(res resources) reactor.Config {
 		WriteTimeout: max(time.Duration(c.Timeout.NetWriteMs)*time.Millisecond, writeTimeoutFloor),
 		Heartbeat:    time.Duration(c.Timeout.ServerAliveMs) * time.Millisecond,
 		ReadOnly:     func() bool { return false },
+		Replication:  func() *reactor.Replication { return nil },
 		Events: reactor.Events{
 			Refused: func(remote net.Addr, why string) {
 				s.warn("refused "+why).Stringer("remote", remote).Msg("connection refused: " + why)

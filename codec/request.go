@@ -29,6 +29,10 @@ type Request struct {
 	// AckTimeoutNs is SUB's ack timeout; 0 where the request has none or one
 	// that is not positive, which stands for the default.
 	AckTimeoutNs int64
+	// Extended is REPLICA's mark of a slave of this project, Greeting the JSON
+	// that comes with it.
+	Extended bool
+	Greeting []byte
 	// Batch is SUB's batch size, 1 to MaxBatch.
 	Batch int
 	// Invalid is nil, or why a whole and well-framed request is refused. It is
@@ -79,6 +83,7 @@ func ParseRequest(b []byte, lim *Limits, req *Request) (n int, err error) {
 	if req.Command == Sub {
 		parseSub(b[3], b[4] == 1, b[body:total], req)
 	} else {
+		req.Extended = req.Command == Replica && b[3]&1 != 0
 		parseBody(b[body:total], lim, req)
 	}
 	return total, nil
@@ -106,8 +111,10 @@ func requestSize(b []byte, body int, lim *Limits, req *Request) (int, error) {
 		return payloadRequestSize(b, body, lim, req)
 	case Sub:
 		return subRequestSize(b, body, lim)
-	case CreateTopic, ValidList, Replica:
+	case CreateTopic, ValidList:
 		return body + 8, nil
+	case Replica:
+		return replicaRequestSize(b, body)
 	case DeleteTopic, Alive, TopicInfo, List:
 		return body, nil
 	}
@@ -161,6 +168,9 @@ func parseBody(body []byte, lim *Limits, req *Request) {
 		req.ExpireAtMs = int64(binary.LittleEndian.Uint64(body))
 	case ValidList, Replica:
 		req.EventID = int64(binary.LittleEndian.Uint64(body))
+		if req.Extended {
+			req.Greeting = body[12:]
+		}
 	}
 }
 

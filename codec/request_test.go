@@ -63,6 +63,15 @@ func genRequest(t *rapid.T) ([]byte, *Request) {
 	case ValidList, Replica:
 		r.Topic = nil
 		r.EventID = rapid.Int64().Draw(t, "event")
+		if r.Command == Replica && rapid.Bool().Draw(t, "extended") {
+			g := genGreeting(t)
+			b, err := AppendReplica(nil, trace, r.EventID, &g)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Extended, r.Greeting = true, b[len(b)-int(binary.LittleEndian.Uint32(b[RequestHeaderSize+len(trace)+8:])):]
+			return b, r
+		}
 		return AppendEventRequest(nil, r.Command, trace, r.EventID), r
 	}
 	return AppendPlain(nil, r.Command, topic, trace), r
@@ -369,6 +378,10 @@ func checkReparse(t *testing.T, b []byte, lim *Limits, r *Request) {
 		again = AppendCreateTopic(nil, topic, trace, r.ExpireAtMs)
 	case ValidList, Replica:
 		again = AppendEventRequest(nil, r.Command, trace, r.EventID)
+		if r.Extended {
+			again[3] = 1
+			again = append(binary.LittleEndian.AppendUint32(again, uint32(len(r.Greeting))), r.Greeting...)
+		}
 		r.Topic = nil // these have none when built here
 	default:
 		again = AppendPlain(nil, r.Command, topic, trace)

@@ -16,10 +16,13 @@ const (
 	Delay
 	Create
 	Delete
-	Attach // make a subscription known under its name
-	fire   // publish a delayed message that is due; scheduler only
-	expire // delete a topic whose life is over; scheduler only
-	drop   // forget delayed messages of topics that are gone; janitor only
+	Attach    // make a subscription known under its name
+	Replicate // apply a record of the master, see NewReplicate
+	Adopt     // make a topic of the master known, without a record
+	Turn      // become Command.Role; everything pushed before is done in the old one
+	fire      // publish a delayed message that is due; scheduler only
+	expire    // delete a topic whose life is over; scheduler only
+	drop      // forget delayed messages of topics that are gone; janitor only
 )
 
 // Command is one mutation on its way through the ring and back. Between Push
@@ -39,6 +42,8 @@ type Command struct {
 	TriggerAtMs  int64 // Delay: absolute
 	Messages     int   // Publish, Delay: how many messages the payload holds
 	Sub          *Subscription
+	Meta         *storage.TopicMeta // Adopt
+	Role         Role               // Turn
 
 	// buf holds topic, trace id and payload back to back, so that one copy
 	// takes a request out of the loop's read buffer. A Delay's payload has
@@ -52,9 +57,14 @@ type Command struct {
 	orphans []storage.DelayKey // drop
 	dropped bool               // fire: the topic is gone, the message with it
 
+	record *codec.BinlogRecord // Replicate: what the payload holds, aliasing it
+	stream uint64              // Replicate: the connection that it came by
+
 	// Err is nil or why the command was refused; valid once it is done.
 	Err error
-	// EventID is the first event id that it was given; valid once it is done.
+	// EventID is the first event id that it was given, of a Replicate the last
+	// one of its record, of a Turn the last one before it; valid once it is
+	// done.
 	EventID int64
 
 	staged bool   // writer: it is part of the batch being written
@@ -129,7 +139,7 @@ func (p *CommandPool) Put(c *Command) {
 	if p.size+cap(buf) > poolBytes {
 		buf = nil
 	}
-	*c = Command{buf: buf}
+	*c = Command{buf: buf, record: c.record}
 	c.note.Subject = c
 	p.size += cap(buf)
 	p.free = append(p.free, c)

@@ -22,9 +22,19 @@ type Config struct {
 	RetentionEvery   time.Duration
 	FirstScanAfter   time.Duration // of delays and lifetimes
 	SampleEvery      int           // every how many publishes Events.Published is called; 0 = never
-	Mailboxes        []*Mailbox    // of the event loops, in the order of their numbers
-	Clock            Clock
-	Events           Events
+	Role             Role          // at the start
+	// MinAcks is how many slaves must hold an event before its reply leaves; 0
+	// = none. AckTimeout is how long a reply waits for them. Then it leaves all
+	// the same, and others do not wait until the slaves have caught up; or, with
+	// RequireAcks, it is an error, and what comes while there are too few slaves
+	// is refused.
+	MinAcks     int
+	AckTimeout  time.Duration
+	RequireAcks bool
+	LastEventID int64      // that the binlog holds, or after which an empty slave goes on
+	Mailboxes   []*Mailbox // of the event loops, in the order of their numbers
+	Clock       Clock
+	Events      Events
 }
 
 // Events receives notable moments. They are called on the goroutine that meets
@@ -81,10 +91,15 @@ type Engine struct {
 	inflight atomic.Int64                 // bytes of commands that are not answered
 	catalog  sync.Map                     // name → *Topic: what is published; stored by the writer
 	reads    chan *Read
-	binlog   Tail // the place up to which the binlog may be sent
+	binlog   Tail                  // up to where the binlog may be sent to slaves
+	records  *storage.BinlogReader // immutable
+	replicas [ReplicasMax]atomic.Pointer[Replica]
 
 	lowDisk  atomic.Bool  // free space is below the floor; janitor
 	broken   atomic.Bool  // writing has stopped for good; writer
+	role     atomic.Int32 // a Role; writer
+	lastID   atomic.Int64 // published: the last event id in the binlog; writer
+	masterMs atomic.Int64 // slave: the latest time that the master has put into a record; writer
 	orphans  atomic.Bool  // a topic has ended: delayed messages of it may be stored still
 	due      dueTimes     // what the writer tells the scheduler
 	durable  atomic.Int64 // binlog file of the last checkpoint; for retention
@@ -100,24 +115,26 @@ type Engine struct {
 
 // counters are for statistics.
 type counters struct {
-	published, delayed, fired, refused atomic.Int64
-	batches, failedBatches             atomic.Int64
+	published, delayed, fired, replicated, refused atomic.Int64
+	batches, failedBatches                         atomic.Int64
+	ackWaits, ackTimeouts                          atomic.Int64
 }
 
 // Stats is a snapshot of the engine's counters.
 type Stats struct {
-	Published, Delayed, Fired, Refused int64 // commands
-	Batches, FailedBatches             int64
-	InflightBytes                      int64
-	LowDisk, Broken                    bool
+	Published, Delayed, Fired, Replicated, Refused int64 // commands
+	Batches, FailedBatches                         int64
+	AckWaits, AckTimeouts                          int64 // batches that waited for slaves, and in vain
+	InflightBytes                                  int64
+	LowDisk, Broken                                bool
 }
 
 // Stats returns the counters. Any goroutine.
 func (e *Engine) Stats() Stats {
 	c := &e.counters
 	return Stats{
-		c.published.Load(), c.delayed.Load(), c.fired.Load(), c.refused.Load(),
-		c.batches.Load(), c.failedBatches.Load(), e.inflight.Load(), e.lowDisk.Load(), e.broken.Load(),
+		c.published.Load(), c.delayed.Load(), c.fired.Load(), c.replicated.Load(), c.refused.Load(),
+		c.batches.Load(), c.failedBatches.Load(), c.ackWaits.Load(), c.ackTimeouts.Load(), e.inflight.Load(), e.lowDisk.Load(), e.broken.Load(),
 	}
 }
 
@@ -128,13 +145,14 @@ func New(cfg Config, store *storage.Store, state *storage.State) *Engine {
 	}
 	e := &Engine{
 		cfg: cfg, store: store, clock: cfg.Clock, events: cfg.Events.filled(), mono: time.Now,
-		ring: newRing(cfg.RingSize), reads: make(chan *Read, readQueue),
+		ring: newRing(cfg.RingSize), reads: make(chan *Read, readQueue), records: store.BinlogReader(),
 		quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	e.room = make([]Lane, cfg.Loops)
 	for i := range e.room {
 		e.room[i].note.Subject = &e.room[i]
 	}
+	e.role.Store(int32(cfg.Role))
 	e.binlog.init(store.BinlogEnd(), cfg.Loops)
 	e.due.reset()
 	e.orphans.Store(true) // what a stop or a crash has left

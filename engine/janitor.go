@@ -153,7 +153,11 @@ func (e *Engine) checkDisk() {
 
 // retain removes whole files whose last record is older than the retention.
 func (e *Engine) retain(r *storage.Retention) {
-	cutoff := e.clock.NowMs() - e.cfg.RetentionMs
+	now := e.nowMs()
+	if now == 0 {
+		return // a slave that has not heard of its master's time
+	}
+	cutoff := now - e.cfg.RetentionMs
 	note := func(what string, names []string, err error) {
 		for _, name := range names {
 			e.events.Note("retention removed "+name, nil)
@@ -162,7 +166,7 @@ func (e *Engine) retain(r *storage.Retention) {
 			e.events.Note("retention of "+what, err)
 		}
 	}
-	names, err := r.Binlog(e.durable.Load(), cutoff)
+	names, err := r.Binlog(e.oldestFed(e.durable.Load()), cutoff)
 	note("the binlog", names, err)
 	for _, t := range e.topics(func(*Topic) bool { return true }) {
 		select {

@@ -2,6 +2,9 @@ package engine
 
 import (
 	"math/bits"
+	"time"
+
+	"smss/storage"
 )
 
 // written is a batch that is on the files and not yet published.
@@ -10,6 +13,11 @@ type written struct {
 	ends    []topicEnd
 	created *Topic
 	ended   *Topic
+
+	binlog storage.Pos // where the binlog ends behind it
+	lastID int64       // the last event id up to there
+	atMs   int64       // the latest time in its records of another server
+	until  time.Time   // how long it waits for slaves
 }
 
 type topicEnd struct {
@@ -23,11 +31,16 @@ func (w *writer) written() {
 	b := w.cur
 	w.cur = nil
 	b.cmds = append(b.cmds, w.cmds...)
+	w.keptID = w.lastID
+	b.binlog, b.lastID = w.e.store.BinlogEnd(), w.lastID
 	staged := false
 	for _, cmd := range w.cmds {
 		staged = staged || cmd.staged
-		if cmd.staged && cmd.target != nil && (cmd.Kind == Publish || cmd.Kind == fire) {
+		if cmd.staged && cmd.appends() {
 			b.note(cmd.target)
+		}
+		if cmd.staged && cmd.Kind == Replicate {
+			b.atMs = max(b.atMs, cmd.record.WrittenAtMs)
 		}
 	}
 	clear(w.cmds)
@@ -44,8 +57,21 @@ func (w *writer) written() {
 	if staged && w.e.cfg.FlushLevel == 1 && w.dirtySince.IsZero() {
 		w.dirtySince = w.e.mono()
 	}
-	w.publish(b)
+	w.expose(b)
 	w.post()
+}
+
+// appends reports whether a staged command has written messages to a topic.
+func (c *Command) appends() bool {
+	switch c.Kind {
+	case Publish:
+		return true
+	case fire:
+		return !c.dropped
+	case Replicate:
+		return c.Messages > 0
+	}
+	return false
 }
 
 // note keeps the end of a topic that the batch has written to.
@@ -68,6 +94,10 @@ func (w *writer) publish(b *written) {
 	}
 	for _, te := range b.ends {
 		te.topic.end.Store(te.end)
+	}
+	w.e.lastID.Store(b.lastID)
+	if b.atMs > w.e.masterMs.Load() {
+		w.e.masterMs.Store(b.atMs)
 	}
 	if t := b.ended; t != nil {
 		w.e.catalog.CompareAndDelete(t.Meta.Name, t)
@@ -102,6 +132,8 @@ func (w *writer) count(cmd *Command) {
 		w.e.due.delay(cmd.TriggerAtMs)
 	case cmd.Kind == fire && !cmd.dropped:
 		c.fired.Add(1)
+	case cmd.Kind == Replicate:
+		c.replicated.Add(1)
 	}
 }
 
@@ -158,7 +190,7 @@ func (w *writer) post() {
 func (w *writer) recycle(b *written) {
 	clear(b.cmds)
 	clear(b.ends)
-	b.cmds, b.ends, b.created, b.ended = b.cmds[:0], b.ends[:0], nil, nil
+	*b = written{cmds: b.cmds[:0], ends: b.ends[:0]}
 	if len(w.free) < freeMax {
 		w.free = append(w.free, b)
 	}

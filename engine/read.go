@@ -15,10 +15,12 @@ type ReadKind uint8
 
 // The kinds of reads.
 const (
-	ReadPush  ReadKind = iota // the next push of a subscription
-	Locate                    // the position behind an event id
-	ListAll                   // the topics, for LIST
-	ListValid                 // the topics, for VALID_LIST
+	ReadPush     ReadKind = iota // the next push of a subscription
+	Locate                       // the position behind an event id
+	ListAll                      // the topics, for LIST
+	ListValid                    // the topics, for VALID_LIST
+	ReadRecords                  // the next records for a slave, as Push
+	LocateRecord                 // the position behind an event id in the binlog
 )
 
 // Read is one job for the readers: whatever needs a file or takes long. Between
@@ -30,20 +32,31 @@ type Read struct {
 	Session any
 	Mailbox *Mailbox
 	Topic   *Topic
-	EventID int64       // Locate, ListValid
-	From    storage.Pos // ReadPush
+	EventID int64       // Locate, ListValid, LocateRecord
+	From    storage.Pos // ReadPush, ReadRecords
 	Batch   int         // ReadPush: messages at most
-	// Render, if set, is called on the reader once the list is there, for work
-	// that is too long for an event loop.
+	Link    *Link       // LocateRecord
+	// Render, if set, is called on the reader once the list or the position is
+	// there, for work that is too long for an event loop.
 	Render func(*Read)
 
 	// Valid once it is done:
 	Err   error
 	Pos   storage.Pos  // Locate: where reading begins
-	Push  storage.Push // ReadPush; Frame is valid until Release
+	Push  storage.Push // ReadPush, ReadRecords; Frame is valid until Release
 	List  []*Topic     // lists, in the order of names
-	Text  []byte       // lists: what Render made of it
+	Text  []byte       // what Render made of it
 	frame *[]byte
+}
+
+// Link is what the two ends of a replication link tell each other.
+type Link struct {
+	Extended bool   // the slave is one of this project
+	Hello    []byte // what it says of itself
+	// What Read.Render makes of it:
+	Answer  []byte // the frame that goes back
+	Node    string // what the slave calls itself
+	Address string // where it takes connections, "" if it does not say
 }
 
 // frames are buffers for pushes on their way from a reader to a socket.
@@ -130,10 +143,17 @@ func (e *Engine) read(r *Read, scratch []byte) []byte {
 			return scratch
 		}
 		r.Err = e.explainRead(r.Topic, r.Err)
+	case ReadRecords:
+		return e.readRecords(r, scratch)
+	case LocateRecord:
+		r.Pos, r.Err = e.locateRecord(r.EventID)
 	case ListAll:
 		r.List = e.topics(func(*Topic) bool { return true })
 	case ListValid:
 		now := e.clock.NowMs()
+		if e.Role() == Slave {
+			now = 0 // lives end when the master says so
+		}
 		r.List = e.topics(func(t *Topic) bool {
 			return !t.Ended() && !t.Expired(now) && (r.EventID == 0 || t.Meta.CreateEventID <= r.EventID)
 		})

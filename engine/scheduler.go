@@ -143,6 +143,9 @@ func (s *scheduler) stopping() bool {
 
 // step does what is due now. It reports whether more may be due at once.
 func (s *scheduler) step() bool {
+	if s.e.Role() == Slave {
+		return false // what the writer tells is taken when there is something to do with it
+	}
 	now, mono := s.e.clock.NowMs(), s.e.mono()
 	if first := s.e.due.firstDelay.Swap(math.MaxInt64); first != math.MaxInt64 {
 		s.seekMs, s.nextMs = min(s.seekMs, first), min(s.nextMs, first)

@@ -110,7 +110,7 @@ func (w *writer) synchronised(err error) {
 	}
 	w.synced = w.sync.upTo
 	for i, b := range w.syncing {
-		w.publish(b)
+		w.expose(b)
 		w.syncing[i] = nil
 	}
 	w.syncing = w.syncing[:0]
@@ -170,7 +170,7 @@ func (w *writer) checkpointed(err error) {
 
 // pause returns how long the writer may sleep when the ring stays empty.
 func (w *writer) pause() time.Duration {
-	d := time.Hour
+	d := w.ackPause()
 	if w.e.broken.Load() {
 		return d
 	}
@@ -192,6 +192,7 @@ func (w *writer) finish() {
 		w.synchronised(<-w.sync.done)
 		w.schedule()
 	}
+	w.settleAcks()
 	if w.checkpoint.busy {
 		w.checkpointed(<-w.checkpoint.done)
 	}

@@ -23,7 +23,11 @@ const (
 type writer struct {
 	e      *Engine
 	nextID int64
+	lastID int64 // that a record has, the batch included
+	keptID int64 // the same without the batch
 	topics map[string]*Topic
+	// failedStream is the stream of records that has failed last.
+	failedStream uint64
 
 	cmds  []*Command // of the batch being gathered, in order
 	nowMs int64      // when gathering it began
@@ -35,6 +39,7 @@ type writer struct {
 	touched  []*Mailbox // with a chain to post
 	answered int64      // bytes of the commands in those chains
 
+	acks       acks
 	sync       syncer
 	checkpoint checkpointer
 	dirtySince time.Time // level 1: of the oldest write not covered by a sync; zero = none
@@ -48,6 +53,8 @@ type writer struct {
 
 func (w *writer) init(e *Engine, state *storage.State) {
 	w.e, w.nextID = e, state.NextEventID
+	w.lastID, w.keptID = e.cfg.LastEventID, e.cfg.LastEventID
+	e.lastID.Store(w.lastID)
 	w.topics = make(map[string]*Topic, len(state.Topics))
 	w.quit = make(chan struct{})
 	w.synced = e.store.BinlogEnd()
@@ -98,6 +105,7 @@ func (w *writer) run() {
 func (w *writer) Step() bool {
 	w.detach()
 	w.poll()
+	w.acknowledged()
 	worked := false
 	if w.gather() {
 		w.commit()
@@ -180,6 +188,13 @@ func (w *writer) stage(cmd *Command) {
 		cmd.Err = errBroken // reading goes on: subscriptions write nothing
 		return
 	}
+	if cmd.Err = w.wrongRole(cmd.Kind); cmd.Err != nil {
+		return
+	}
+	if w.tooFewSlaves(cmd) {
+		cmd.Err = errTooFewSlaves
+		return
+	}
 	now := w.nowMs
 	switch cmd.Kind {
 	case Publish:
@@ -198,13 +213,19 @@ func (w *writer) stage(cmd *Command) {
 		cmd.Err = w.stageExpire(cmd, now)
 	case drop:
 		w.stageDrop(cmd)
+	case Replicate:
+		cmd.Err = w.stageReplicate(cmd)
+	case Adopt:
+		cmd.Err = w.adopt(cmd)
+	case Turn:
+		w.turn(cmd)
 	}
 }
 
 // live returns the topic of a name, if there is one whose life is not over.
 func (w *writer) live(name []byte, now int64) (*Topic, error) {
 	t := w.topics[string(name)]
-	if t == nil || t.Expired(now) {
+	if t == nil || w.expired(t, now) {
 		return nil, ErrTopicNotExist
 	}
 	return t, nil
@@ -220,6 +241,7 @@ func (w *writer) record(cmd *Command, c codec.Command, now int64, payload []byte
 func (w *writer) ids(cmd *Command, n int) {
 	cmd.EventID = w.nextID
 	w.nextID += int64(n)
+	w.lastID = w.nextID - 1
 	cmd.staged = true
 }
 
@@ -272,16 +294,11 @@ func (w *writer) stageCreate(cmd *Command, now int64) error {
 		return errDiskLow
 	}
 	w.ids(cmd, 1)
-	name := string(cmd.Topic())
-	meta := storage.TopicMeta{
-		Name: name, CreatedAtMs: now, ExpireAtMs: cmd.ExpireAtMs, CreateEventID: cmd.EventID,
-		StateChangedAtMs: now, StateChangeEventID: cmd.EventID,
-	}
 	w.record(cmd, codec.CreateTopic, now, binary.LittleEndian.AppendUint64(nil, uint64(cmd.ExpireAtMs)))
-	store := w.e.store
-	t := newTopic(meta, store.TopicRoot(name), store.Reader(name), store.Batch().Create(&meta), w.e.cfg.Loops)
-	cmd.target = t
-	w.topics[name], w.cur.created = t, t
+	w.create(cmd, storage.TopicMeta{
+		Name: string(cmd.Topic()), CreatedAtMs: now, ExpireAtMs: cmd.ExpireAtMs, CreateEventID: cmd.EventID,
+		StateChangedAtMs: now, StateChangeEventID: cmd.EventID,
+	})
 	return nil
 }
 
@@ -290,12 +307,8 @@ func (w *writer) stageDelete(cmd *Command, t *Topic, now int64) error {
 		return ErrTopicNotExist
 	}
 	w.ids(cmd, 1)
-	cmd.target = t
 	w.record(cmd, codec.DeleteTopic, now, nil)
-	w.e.store.Batch().Delete(t.log, &t.Meta)
-	delete(w.topics, t.Meta.Name)
-	w.cur.ended = t
-	t.leaving.Store(true) // before the directory goes: see Engine.unsettled
+	w.remove(cmd, t)
 	return nil
 }
 
@@ -417,6 +430,7 @@ func (w *writer) write() error {
 
 // unstage takes back what a batch has done to the catalog.
 func (w *writer) unstage(b *written) {
+	w.lastID = w.keptID
 	if t := b.created; t != nil {
 		delete(w.topics, t.Meta.Name)
 		b.created = nil
@@ -436,12 +450,11 @@ func (w *writer) refuseStaged(topic string, err error) (remain bool) {
 			continue
 		}
 		if topic == "" || (cmd.target != nil && cmd.target.Meta.Name == topic) {
-			cmd.Err, cmd.staged = err, false
-		} else {
-			remain = true
+			w.refuse(cmd, err)
 		}
 	}
-	return remain
+	w.endStream()
+	return slices.ContainsFunc(w.cmds, func(cmd *Command) bool { return cmd.staged })
 }
 
 // restage stages the remaining commands of a failed batch again. Ids that were
@@ -465,7 +478,7 @@ func (w *writer) makeRoom() bool {
 	}
 	for _, cmd := range w.cmds {
 		if cmd.staged && !removes(cmd) {
-			cmd.Err, cmd.staged = errDiskFull, false
+			w.refuse(cmd, errDiskFull)
 		}
 	}
 	return true

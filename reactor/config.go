@@ -37,7 +37,10 @@ type Config struct {
 	// ReadOnly reports whether this server refuses mutations, as a slave does.
 	// It is called on event loops.
 	ReadOnly func() bool
-	Events   Events
+	// Replication returns what the server does for slaves, or nil where it has
+	// none, in which case REPLICA is no command. It is called on event loops.
+	Replication func() *Replication
+	Events      Events
 }
 
 // frameBytesPerMs is the slowest rate at which a large request may arrive.

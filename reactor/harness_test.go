@@ -95,9 +95,10 @@ func newHarness(tb testing.TB, o setup) *harness {
 		Codec:      codec.Limits{MaxMessageSize: 1 << 20, MaxBatchMessages: 1000, MaxWhoLength: 1024},
 		MaxDelayMs: 1 << 40, MaxDelayPayload: 1 << 20, Window: 64, MaxUnread: 1 << 20, MaxInput: 64 << 20, MaxOutbound: 1 << 20,
 		FrameTimeout: 30 * time.Second, IdleTimeout: 30 * time.Minute, WriteTimeout: 5 * time.Second,
-		Heartbeat: 30 * time.Second,
-		ReadOnly:  func() bool { return false },
-		Events:    Events{Refused: func(_ net.Addr, why string) { h.refused = append(h.refused, why) }},
+		Heartbeat:   30 * time.Second,
+		ReadOnly:    func() bool { return false },
+		Replication: func() *Replication { return nil },
+		Events:      Events{Refused: func(_ net.Addr, why string) { h.refused = append(h.refused, why) }},
 	}
 	if o.cfg != nil {
 		o.cfg(&cfg)

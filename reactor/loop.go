@@ -113,6 +113,10 @@ func (l *loop) take(n *engine.Note) {
 		s := v.Session.(*session)
 		s.readDone(v)
 		l.mark(s)
+	case *engine.Replica:
+		s := v.Session.(*session)
+		s.ordered(v)
+		l.mark(s)
 	case *engine.Lane:
 		if v.Room() {
 			v.Wake(nil)

@@ -120,6 +120,8 @@ func (s *session) local(req *codec.Request) {
 		s.list(engine.ListValid, req.EventID)
 	case codec.Sub:
 		s.subscribe(req)
+	case codec.Replica:
+		s.follow(req)
 	default:
 		s.fail(codec.TextUnknownCommand)
 	}
@@ -227,6 +229,10 @@ func (s *session) readDone(r *engine.Read) {
 		s.listed(r)
 	case s.closed:
 		r.Release()
+	case r.Kind == engine.LocateRecord:
+		s.sought(r)
+	case r.Kind == engine.ReadRecords:
+		s.recordsRead(r)
 	case r.Kind == engine.Locate:
 		s.located(r)
 	default:

@@ -29,6 +29,10 @@ const (
 	parked
 	// awaitingAck: a push is out, the next two bytes answer it.
 	awaitingAck
+	// seeking: REPLICA is on its way to becoming a feed; input waits.
+	seeking
+	// feeding: the binlog is being sent. Input is reports of a slave.
+	feeding
 	// closing: an error reply was sent, input is thrown away until the peer or
 	// a timeout closes.
 	closing
@@ -59,6 +63,7 @@ type session struct {
 	pending *engine.Command // refused by the ring; in loop.stalled
 	read    *engine.Read    // the one read under way or waiting
 	sub     *engine.Subscription
+	feed    *engine.Replica
 
 	eventID    int64 // of the last message consumed, as SUB says
 	ackTimeout time.Duration
@@ -165,6 +170,7 @@ func (s *session) advance() {
 	if s.waits() > 0 && !s.gone() {
 		s.drop(s.consume(s.in[s.at:]))
 	}
+	s.pumpFeed()
 	s.retime()
 }
 
@@ -173,7 +179,7 @@ func (s *session) blocked() bool {
 	switch s.state {
 	case commanding:
 		return s.barrier || int(s.window) >= s.loop.r.cfg.Window || s.pending != nil || s.choked || s.loop.r.stopping.Load()
-	case listing, attaching, locating:
+	case listing, attaching, locating, seeking:
 		return true
 	}
 	return false
@@ -192,6 +198,8 @@ func (s *session) consume(b []byte) int {
 			n = s.ack(b[at:])
 		case reading, parked:
 			s.breach("input while no ack is due")
+		case feeding:
+			n = s.reports(b[at:])
 		case closing:
 			n = len(b) - at
 		}
@@ -343,7 +351,7 @@ func (s *session) watchOutbound(written int) {
 	}
 	if s.stuckNs == 0 {
 		s.unsent = unsent
-		s.stuckNs = s.loop.nowNs + int64(s.loop.r.cfg.WriteTimeout)
+		s.stuckNs = s.loop.nowNs + int64(s.sendTimeout())
 	} else {
 		s.unsent += written
 	}
@@ -361,6 +369,9 @@ func (s *session) closedNow(halfClosed bool) {
 	if s.sub != nil && s.state != attaching { // else attached sees to it
 		l.r.engine.Detach(s.sub)
 		s.sub = nil
+	}
+	if s.feed != nil {
+		s.leaveFeed("the connection is closed")
 	}
 	if halfClosed && s.expectsReplies() && s.outlive() {
 		return

@@ -86,11 +86,15 @@ func (s *session) pump() {
 
 // resume is called when the topic of a parked session has moved or ended.
 func (s *session) resume() {
-	if s.closed || s.state != parked {
-		return
+	switch {
+	case s.closed:
+	case s.state == parked:
+		s.loop.beats.remove(s)
+		s.pump()
+	case s.state == feeding:
+		s.loop.beats.remove(s)
+		s.pumpFeed()
 	}
-	s.loop.beats.remove(s)
-	s.pump()
 }
 
 func (s *session) startPush() {

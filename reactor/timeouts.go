@@ -51,7 +51,7 @@ func (s *session) expired() {
 	}
 	now := s.loop.nowNs
 	if (s.stuckNs != 0 || s.choked) && !s.progressed(now) {
-		s.breach("no progress in sending for timeout.net.write")
+		s.breach(s.stuck())
 		return
 	}
 	if due := s.late(); due == 0 || now < due {
@@ -89,7 +89,7 @@ func (s *session) progressed(now int64) bool {
 		}
 	case unsent < s.unsent:
 		s.unsent = unsent
-		s.stuckNs = now + int64(s.loop.r.cfg.WriteTimeout)
+		s.stuckNs = now + int64(s.sendTimeout())
 	case now >= s.stuckNs:
 		return false
 	}

@@ -1,0 +1,181 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"smss/codec"
+	"smss/storage"
+)
+
+// Replica is the connection of one slave, on the master's side. Its event loop
+// owns it, apart from what is marked otherwise.
+type Replica struct {
+	Waiter
+	// All immutable:
+	Remote   string
+	Since    time.Time // when it asked
+	Extended bool      // it is one of this project: it reports what it has applied
+	Node     string    // what it calls itself, "" if it does not say
+	Address  string    // where it takes connections itself, "" if it does not say
+
+	sent  atomic.Int64 // last event id that was handed to the socket
+	acked atomic.Int64 // last event id that it has applied durably
+	file  atomic.Int64 // binlog file that it reads
+
+	order    Note         // to its loop: see TakeOver
+	ordered  atomic.Bool  // the order is in the mailbox, or was
+	takeOver atomic.Int64 // the event id that goes with it
+	promoted atomic.Bool  // it has answered that it is the master now
+}
+
+// ReplicasMax is how many slaves a server feeds at once at most.
+const ReplicasMax = 64
+
+// AddReplica makes a slave known, from the place on at which it goes on, or
+// returns false where there are limit of them. Loop only.
+func (e *Engine) AddReplica(r *Replica, limit int) bool {
+	r.tail, r.order.Subject = &e.binlog, r
+	r.file.Store(r.Pos.File)
+	for i := range min(limit, ReplicasMax) {
+		if e.replicas[i].CompareAndSwap(nil, r) {
+			return true
+		}
+	}
+	return false
+}
+
+// RemoveReplica forgets a slave. Loop only.
+func (e *Engine) RemoveReplica(r *Replica) {
+	r.Unpark()
+	for i := range e.replicas {
+		if e.replicas[i].CompareAndSwap(r, nil) {
+			e.ring.signal() // replies may wait for its acknowledgement
+		}
+	}
+}
+
+// Replicas returns the slaves that are connected. Any goroutine.
+func (e *Engine) Replicas() (out []*Replica) {
+	for i := range e.replicas {
+		if r := e.replicas[i].Load(); r != nil {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// More reports whether there are records that the slave does not have. Loop
+// only.
+func (r *Replica) More() bool { return r.Pos.Before(r.tail.End()) }
+
+// Moved notes what was handed to the socket. Loop only.
+func (r *Replica) Moved(p *storage.Push) {
+	r.Pos = p.Next
+	r.file.Store(p.Next.File)
+	if p.LastID != 0 {
+		r.sent.Store(p.LastID)
+	}
+}
+
+// Acked notes that the slave has applied everything up to an event id, and
+// lets replies go that waited for it. Loop only.
+func (e *Engine) Acked(r *Replica, eventID int64) {
+	if eventID > r.acked.Load() {
+		r.acked.Store(eventID)
+		if e.cfg.MinAcks > 0 {
+			e.ring.signal()
+		}
+	}
+}
+
+// Sent and AckedID return the last event id that was handed to the socket, and
+// that the slave has applied durably. Any goroutine.
+func (r *Replica) Sent() int64    { return r.sent.Load() }
+func (r *Replica) AckedID() int64 { return r.acked.Load() }
+
+// TakeOver tells the slave to become the master, after eventID, which it has
+// acknowledged. Any goroutine, once for a replica.
+func (r *Replica) TakeOver(eventID int64) {
+	r.takeOver.Store(eventID)
+	if !r.ordered.Swap(true) {
+		r.Mailbox.Post(&r.order)
+	}
+}
+
+// Order returns the event id that TakeOver was called with, for the loop.
+func (r *Replica) Order() int64 { return r.takeOver.Load() }
+
+// Promoted notes that the slave has taken over; loop.
+func (r *Replica) Promoted() { r.promoted.Store(true) }
+
+// HasPromoted reports whether the slave has taken over. Any goroutine.
+func (r *Replica) HasPromoted() bool { return r.promoted.Load() }
+
+// oldestFed returns the first binlog file that a slave still reads, or file if
+// none reads an earlier one.
+func (e *Engine) oldestFed(file int64) int64 {
+	for _, r := range e.Replicas() {
+		file = min(file, r.file.Load())
+	}
+	return file
+}
+
+// feedBytes is how much is read for a slave at once; one larger record comes
+// alone.
+const feedBytes = 128 << 10
+
+func (e *Engine) readRecords(r *Read, scratch []byte) []byte {
+	r.frame = frames.Get().(*[]byte)
+	out, scratch, err := e.records.ReadRecords(r.From, e.binlog.End(), feedBytes, *r.frame, scratch)
+	r.Push = storage.Push{Frame: out.Frame, Messages: out.Count, Next: out.Next, LastID: out.LastID}
+	r.Err = e.explainFeed(err)
+	return scratch
+}
+
+func (e *Engine) locateRecord(eventID int64) (storage.Pos, error) {
+	if eventID < 0 {
+		return storage.Pos{}, errReplicaEventID
+	}
+	pos, err := e.records.Locate(eventID, e.binlog.End())
+	return pos, e.explainFeed(err)
+}
+
+var errReplicaEventID = &Refusal{codec.TextReplicaEventID}
+
+// explainFeed turns an error of reading the binlog into the answer for a slave.
+func (e *Engine) explainFeed(err error) error {
+	if err == nil {
+		return nil
+	}
+	var removed *storage.RemovedError
+	var damage *storage.DamageError
+	switch {
+	case errors.Is(err, storage.ErrNotHeld):
+		return errEventNotFound
+	case errors.As(err, &removed):
+		return &GoneError{Oldest: removed.Oldest}
+	case errors.As(err, &damage):
+		e.events.Damage("", damage)
+		return &Refusal{"the binlog is damaged behind event " + fmt.Sprint(damage.After) + "; the server's log says where"}
+	}
+	e.events.ReadFailed("", err)
+	return errReading
+}
+
+// GoneError says that retention has removed what a slave asks for; Oldest is
+// the first event id still kept. The slave needs a full copy.
+type GoneError struct{ Oldest int64 }
+
+func (e *GoneError) Error() string {
+	return fmt.Sprintf("can't find event id: removed by retention, the oldest event kept is %d", e.Oldest)
+}
+
+// OldestEvent returns the first event id that the binlog holds, 0 for none, and
+// whether nothing was removed before it. It reads a file: for readers and
+// goroutines of one's own.
+func (e *Engine) OldestEvent() (eventID int64, complete bool, err error) {
+	return e.records.Oldest(e.binlog.End())
+}

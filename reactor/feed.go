@@ -1,0 +1,173 @@
+package reactor
+
+import (
+	"bytes"
+	"net"
+	"time"
+
+	"smss/codec"
+	"smss/engine"
+)
+
+// Replication is what a server does for those who copy it. Its functions are
+// called on event loops and must not block, but for Greet.
+type Replication struct {
+	// Refuses returns why an address may not copy this server, or "".
+	Refuses func(remote net.Addr) string
+	// Greet runs on a reader, once the place in the binlog is known or not
+	// (r.Err). It judges what a slave says of itself (r.Link.Hello) and leaves
+	// the whole answer frame in r.Link.Answer, or a refusal in r.Err. It is not
+	// called for existing slaves, which say nothing.
+	Greet func(r *engine.Read)
+	// MaxReplicas is how many slaves may be connected at once.
+	MaxReplicas int
+	// SendTimeout is how long a slave may take nothing at all.
+	SendTimeout time.Duration
+	// Connected and Left are told of slaves that come and go.
+	Connected func(*engine.Replica)
+	Left      func(r *engine.Replica, why string)
+}
+
+// follow begins the way into a feed: a reader finds the place in the binlog.
+func (s *session) follow(req *codec.Request) {
+	rep := s.loop.r.cfg.Replication()
+	if rep == nil {
+		s.fail(codec.TextUnknownCommand)
+		return
+	}
+	if why := rep.Refuses(s.remote); why != "" {
+		s.loop.r.cfg.Events.refused(s.remote, why)
+		s.fail(why)
+		return
+	}
+	r := &engine.Read{Kind: engine.LocateRecord, EventID: req.EventID, Link: new(engine.Link)}
+	if req.Extended {
+		r.Link.Extended, r.Link.Hello = true, bytes.Clone(req.Greeting)
+		r.Render = rep.Greet
+	}
+	s.state = seeking
+	s.startRead(r)
+}
+
+// sought begins the feed.
+func (s *session) sought(r *engine.Read) {
+	s.state = commanding
+	rep := s.loop.r.cfg.Replication()
+	if r.Err == nil && rep == nil {
+		r.Err = &engine.Refusal{Text: codec.TextUnknownCommand} // the role has changed meanwhile
+	}
+	if r.Err != nil {
+		s.fail(r.Err.Error())
+		return
+	}
+	f := &engine.Replica{
+		Waiter: s.waiter(), Remote: s.remote.String(), Since: time.UnixMilli(s.loop.nowMs),
+		Extended: r.Link.Extended, Node: r.Link.Node, Address: r.Link.Address,
+	}
+	f.Pos = r.Pos
+	if !s.loop.r.engine.AddReplica(f, rep.MaxReplicas) {
+		s.fail("too many slaves, see replication.maxSlaves")
+		return
+	}
+	if rep.Connected != nil {
+		rep.Connected(f)
+	}
+	s.feed, s.state = f, feeding
+	s.out = append(s.out, r.Link.Answer...)
+	s.flush()
+	s.pumpFeed()
+}
+
+// pumpFeed reads what the slave does not have, or waits for it. While the
+// socket is full nothing is read: a slow slave costs limits.maxOutboundBytes.
+func (s *session) pumpFeed() {
+	for !s.closed && s.state == feeding && !s.choked && s.read == nil && s.beatNs == 0 {
+		switch {
+		case s.feed.More():
+			r := s.feed.ReadOf()
+			*r = engine.Read{Kind: engine.ReadRecords, From: s.feed.Pos}
+			s.startRead(r)
+		case s.feed.Park():
+			s.loop.beats.push(s, s.loop.nowNs+int64(s.loop.r.cfg.Heartbeat))
+		}
+	}
+}
+
+// recordsRead sends the records that were read.
+func (s *session) recordsRead(r *engine.Read) {
+	if r.Err != nil {
+		why := r.Err.Error()
+		r.Release()
+		s.fail(why)
+		s.leaveFeed(why)
+		s.state = commanding
+		return
+	}
+	s.feed.Moved(&r.Push)
+	if r.Push.Messages > 0 {
+		s.write(r.Push.Frame)
+	}
+	r.Release()
+	s.pumpFeed()
+}
+
+// leaveFeed ends the feed.
+func (s *session) leaveFeed(why string) {
+	f := s.feed
+	s.feed = nil
+	s.loop.beats.remove(s)
+	s.activeNs = s.loop.nowNs
+	s.loop.r.engine.RemoveReplica(f)
+	if rep := s.loop.r.cfg.Replication(); rep != nil && rep.Left != nil {
+		rep.Left(f, why)
+	}
+}
+
+// reports handles what a slave sends. Existing slaves send nothing that means
+// anything.
+func (s *session) reports(b []byte) int {
+	if !s.feed.Extended {
+		return len(b)
+	}
+	if len(b) < codec.ReportSize {
+		return 0
+	}
+	id, promoted := codec.ParseReport(b)
+	if promoted {
+		s.feed.Promoted()
+	}
+	s.loop.r.engine.Acked(s.feed, id)
+	if s.choked {
+		// It has taken something, so that there is room in the socket.
+		s.choked = s.conn.OutboundBuffered() > s.loop.r.cfg.MaxOutbound
+		s.pumpFeed()
+	}
+	return codec.ReportSize
+}
+
+// ordered sends the order to take over.
+func (s *session) ordered(f *engine.Replica) {
+	if s.closed || s.feed != f {
+		return
+	}
+	s.out = codec.AppendTakeOver(s.out, f.Order())
+}
+
+// stuck says why a peer that takes nothing is dropped.
+func (s *session) stuck() string {
+	if s.state == feeding {
+		return "no progress in sending for replication.sendTimeoutMs"
+	}
+	return "no progress in sending for timeout.net.write"
+}
+
+// sendTimeout is how long the peer may take nothing at all.
+func (s *session) sendTimeout() time.Duration {
+	cfg := &s.loop.r.cfg
+	if s.state == feeding {
+		if rep := cfg.Replication(); rep != nil {
+			return max(rep.SendTimeout, cfg.WriteTimeout)
+		}
+	}
+	return cfg.WriteTimeout
+}

@@ -1,0 +1,208 @@
+package reactor
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"smss/codec"
+	"smss/engine"
+	"smss/storage"
+)
+
+// feeding sets a harness up for slaves.
+func newFeeder(t *testing.T, change func(*Replication)) *harness {
+	rep := &Replication{
+		Refuses: func(net.Addr) string { return "" }, MaxReplicas: 3, SendTimeout: 10 * time.Second,
+		Greet: func(r *engine.Read) {
+			if r.Err == nil {
+				r.Link.Node = "n:" + string(r.Link.Hello)
+				r.Link.Answer = codec.AppendJSON(nil, []byte("hello"))
+			}
+		},
+	}
+	if change != nil {
+		change(rep)
+	}
+	return newHarness(t, setup{cfg: func(c *Config) { c.Replication = func() *Replication { return rep } }})
+}
+
+func reqReplica(after int64) []byte {
+	return codec.AppendEventRequest(nil, codec.Replica, "", after)
+}
+
+// record takes one record off a feed.
+func (c *fakeConn) record() (rec codec.BinlogRecord) {
+	c.h.tb.Helper()
+	head := c.take(storage.RecordFrameOverhead)
+	if h := codec.ParseReplyHeader(head); h.Code != codec.CodeOK {
+		c.h.tb.Fatalf("got % x instead of a record: %s", head, c.sent)
+	}
+	raw := c.take(int(binary.LittleEndian.Uint32(head[codec.ReplyHeaderSize:])))
+	if n, err := codec.ParseBinlogRecord(raw, 1<<20, &rec); err != nil || n != len(raw) {
+		c.h.tb.Fatalf("record %q: %v", raw, err)
+	}
+	return rec
+}
+
+func (c *fakeConn) records(ids ...int64) {
+	c.h.tb.Helper()
+	for _, id := range ids {
+		if rec := c.record(); rec.EventID != id {
+			c.h.tb.Fatalf("got event %d, want %d", rec.EventID, id)
+		}
+	}
+}
+
+func TestFeed(t *testing.T) {
+	h := newFeeder(t, nil)
+	c := h.client("t") // event 1
+	c.publish("t", "a", "b")
+	slave := h.open()
+	slave.put(reqReplica(0))
+	slave.records(1, 2, 3)
+	slave.put([]byte("what an existing slave sends is ignored"))
+	c.publish("t", "c")
+	slave.records(4)
+	h.settle()
+	if slave.session.beatNs == 0 {
+		t.Fatal("not parked")
+	}
+	h.advance(31 * time.Second)
+	slave.want(codec.CodeAlive, "")
+	c.publish("t", "d")
+	slave.records(5)
+	other := h.open()
+	other.put(reqReplica(3))
+	other.records(4, 5)
+	if n := len(h.e.Replicas()); n != 2 {
+		t.Errorf("%d slaves are known", n)
+	}
+	other.hangUp()
+	if n := len(h.e.Replicas()); n != 1 {
+		t.Errorf("%d slaves are known after one has left", n)
+	}
+}
+
+func TestFeedRefused(t *testing.T) {
+	for text, c := range map[string]struct {
+		after  int64
+		change func(*Replication)
+	}{
+		codec.TextReplicaEventID: {after: -3},
+		codec.TextEventNotFound:  {after: 77},
+		"not you":                {change: func(r *Replication) { r.Refuses = func(net.Addr) string { return "not you" } }},
+		"too many slaves, see replication.maxSlaves": {change: func(r *Replication) { r.MaxReplicas = 0 }},
+	} {
+		h := newFeeder(t, c.change)
+		h.client("t")
+		slave := h.open()
+		slave.put(append(reqReplica(c.after), reqAlive()...))
+		slave.want(codec.CodeError, text)
+		slave.want(codec.CodeAlive, "") // in step, and in command mode
+	}
+	h := newHarness(t, setup{})
+	slave := h.open()
+	slave.put(append(reqReplica(0), reqAlive()...))
+	slave.want(codec.CodeError, codec.TextUnknownCommand)
+	slave.want(codec.CodeAlive, "")
+}
+
+func TestExtendedFeed(t *testing.T) {
+	h := newFeeder(t, nil)
+	c := h.client("t")
+	slave := h.open()
+	req, err := codec.AppendReplica(nil, "", 0, &codec.Greeting{Node: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slave.split(req, 5, 21, 29, 33)
+	slave.want(codec.CodeOK, "hello")
+	slave.records(1)
+	rep := h.e.Replicas()[0]
+	if !rep.Extended || !strings.Contains(rep.Node, `"x"`) || rep.Sent() != 1 {
+		t.Errorf("known as %q, extended %v, sent %d", rep.Node, rep.Extended, rep.Sent())
+	}
+	slave.split(codec.AppendReport(codec.AppendReport(nil, 0, false), 1, false), 3, 11)
+	if rep.AckedID() != 1 {
+		t.Errorf("acknowledged is %d", rep.AckedID())
+	}
+	rep.TakeOver(1)
+	order := slave.take(codec.ReplyHeaderSize)
+	if codec.ParseReplyHeader(order).Code != codec.CodeTakeOver || codec.ParseTakeOver(order) != 1 {
+		t.Errorf("order % x", order)
+	}
+	if rep.HasPromoted() {
+		t.Error("promoted before it says so")
+	}
+	slave.put(codec.AppendReport(nil, 1, true))
+	if !rep.HasPromoted() {
+		t.Error("its word was not heard")
+	}
+	c.publish("t", "more")
+	slave.records(2)
+}
+
+// A slave that reads slowly gets everything, and what waits for it is bounded;
+// one that takes nothing is dropped.
+func TestFeedSlow(t *testing.T) {
+	h := newFeeder(t, nil)
+	c := h.client("t")
+	body := strings.Repeat("x", 100_000)
+	for range 40 {
+		c.publish("t", body)
+	}
+	slave := h.open()
+	slave.room = 1000
+	slave.put(reqReplica(1))
+	h.settle()
+	if n := len(slave.buffer); n == 0 || n > 1<<20+256<<10 {
+		t.Fatalf("%d bytes wait for it", n)
+	}
+	for range 200 {
+		slave.drain(100_000)
+		h.advance(slotEvery)
+		h.settle()
+	}
+	for id := int64(2); id <= 41; id++ {
+		if rec := slave.record(); rec.EventID != id || !bytes.Contains(rec.Payload, []byte(body)) {
+			t.Fatalf("got event %d, want %d", rec.EventID, id)
+		}
+	}
+	slave.room = 0
+	for range 20 {
+		c.publish("t", body)
+	}
+	h.settle()
+	h.advance(9 * time.Second)
+	slave.wantOpen()
+	h.advance(2 * time.Second)
+	slave.wantClosed("no progress in sending for replication.sendTimeoutMs")
+	if len(h.e.Replicas()) != 0 {
+		t.Error("it is still known")
+	}
+}
+
+// A slave that goes away at any moment leaves nothing behind.
+func TestFeedGoesAway(t *testing.T) {
+	for _, when := range []string{"seeking", "reading", "parked"} {
+		h := newFeeder(t, nil)
+		h.client("t").publish("t", "a")
+		slave := h.open()
+		slave.put(reqReplica(0))
+		switch when {
+		case "reading":
+			h.until(func() bool { return slave.session.state == feeding })
+		case "parked":
+			h.settle()
+		}
+		slave.hangUp()
+		h.settle()
+		if n := len(h.e.Replicas()); n != 0 {
+			t.Errorf("%s: %d slaves are known", when, n)
+		}
+	}
+}
