@@ -106,13 +106,16 @@ var startsGoroutines = []string{
 	"engine/engine.go",            // writer, readers, scheduler, janitor
 	"engine/writer.go",            // syncer, checkpointer
 	"reactor/reactor.go",          // the acceptor
+	"replication/follower.go",     // the reading of the master's stream
+	"replication/node.go",         // the follower
 	"server.go",                   // the watch for signals
 }
 
 // holdsLocks lists the files with a mutex. What two threads share travels
 // through the ring, atomics and mailboxes.
 var holdsLocks = []string{
-	"logging.go", // repeatLog, which any goroutine may ask
+	"logging.go",          // repeatLog, which any goroutine may ask
+	"replication/node.go", // changes of the role, one at a time
 }
 
 // Longest files, in lines.
@@ -421,10 +424,6 @@ var withoutEffect = map[string]string{
 	"Worker.WaitMsgTimeout":          "worker.waitMsgTimeout",
 	"Worker.WaitMsgTimeoutLogSample": "worker.waitMsgTimeoutLogSample",
 	"Background.DefaultScanSecond":   "background.defaultScanSecond",
-	// For slaves, which this version does not have.
-	"Master.Host":    "-host",
-	"Master.Port":    "-port",
-	"Master.EventID": "-event",
 }
 
 // TestSettingsAreUsed: a setting that can be given changes something, or is

@@ -17,6 +17,7 @@ import (
 	"smss/conf"
 	"smss/engine"
 	"smss/reactor"
+	"smss/replication"
 	"smss/storage"
 )
 
@@ -25,7 +26,8 @@ type server struct {
 	cfg    *conf.Config
 	log    zerolog.Logger
 	repeat *repeatLog
-	broken chan error // writing has stopped for good
+	broken chan error        // writing has stopped for good
+	node   *replication.Node // set before connections come
 	ready  atomic.Bool
 }
 
@@ -45,23 +47,30 @@ func (s *server) run() error {
 	go s.watchSignals(signals, stop)
 
 	s.announce()
-	if s.cfg.Role == "slave" {
-		return errors.New("-role slave: this version does not replicate yet, start it as a master")
-	}
 	res := s.raiseLimits()
 	store, state, err := storage.Open(s.storageOptions(res))
 	if err != nil {
 		return err
 	}
 	r := reactor.New(s.reactorConfig(res))
-	e := engine.New(s.engineConfig(r), store, state)
+	last, err := store.BinlogReader().Last(store.BinlogEnd())
+	if err != nil {
+		return errors.Join(fmt.Errorf("the end of the binlog: %w", err), store.Close(state.NextEventID, false))
+	}
+	e := engine.New(s.engineConfig(r, replication.Base(store.History(), last, s.cfg.Master.EventID, s.slave())), store, state)
+	s.node = replication.New(s.replicationConfig(store, e, state))
 	addr := net.JoinHostPort(s.cfg.Host, strconv.Itoa(s.cfg.Port))
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
 		return errors.Join(fmt.Errorf("port %d: %w", s.cfg.Port, err), store.Close(state.NextEventID, false))
 	}
 	e.Start()
-	if err := r.Start(ln, e, engine.WallClock{}, newLibraryLog(s.log, "gnet", s.repeat)); err != nil {
+	err = s.node.Start()
+	if err == nil {
+		err = r.Start(ln, e, engine.WallClock{}, newLibraryLog(s.log, "gnet", s.repeat))
+	}
+	if err != nil {
+		s.node.Stop()
 		next, broken := e.Stop()
 		return errors.Join(err, ln.Close(), store.Close(next, broken))
 	}
@@ -86,9 +95,10 @@ func (s *server) serveUntil(stop <-chan os.Signal, store *storage.Store, e *engi
 			}
 		}
 	}
-	// The reactor first, so that nothing new comes; then the engine writes
-	// what is left; then the store syncs and closes.
+	// The reactor and the follower first, so that nothing new comes; then the
+	// engine writes what is left; then the store syncs and closes.
 	err := r.Stop(stopWait)
+	s.node.Stop()
 	next, broken := e.Stop()
 	err = errors.Join(cause, err, store.Close(next, broken))
 	if err == nil {
@@ -145,8 +155,12 @@ func (s *server) storageOptions(res resources) storage.Options {
 	}
 }
 
-func (s *server) engineConfig(r *reactor.Reactor) engine.Config {
+func (s *server) engineConfig(r *reactor.Reactor, lastEventID int64) engine.Config {
 	c := s.cfg
+	role := engine.Master
+	if s.slave() {
+		role = engine.Slave
+	}
 	return engine.Config{
 		Loops: len(r.Mailboxes()), Mailboxes: r.Mailboxes(), RingSize: c.Worker.BuffSize, Readers: c.Worker.Readers,
 		MaxInflightBytes: c.Limits.MaxInflightBytes, MaxPushBytes: c.Limits.MaxPushBytes, MaxTopics: c.Limits.MaxTopics,
@@ -155,7 +169,11 @@ func (s *server) engineConfig(r *reactor.Reactor) engine.Config {
 		RetentionEvery: time.Duration(c.Store.ClearInterval) * time.Second,
 		FirstScanAfter: time.Duration(c.Background.FirstExecSecond) * time.Second,
 		SampleEvery:    c.Log.Sample,
-		Clock:          engine.WallClock{},
+		Role:           role, LastEventID: lastEventID,
+		MinAcks:     c.Replication.MinAcks,
+		AckTimeout:  time.Duration(c.Replication.AckTimeoutMs) * time.Millisecond,
+		RequireAcks: c.Replication.OnAckTimeout == "refuse",
+		Clock:       engine.WallClock{},
 		Events: engine.Events{
 			Published: func(cmd *engine.Command) {
 				s.log.Info().Bytes("topic", cmd.Topic()).Bytes("trace", cmd.Trace()).Int64("eventId", cmd.EventID).Msg("published, sampled")
@@ -194,8 +212,8 @@ func (s *server) reactorConfig(res resources) reactor.Config {
 		IdleTimeout:  time.Duration(c.Limits.IdleTimeoutMs) * time.Millisecond,
 		WriteTimeout: max(time.Duration(c.Timeout.NetWriteMs)*time.Millisecond, writeTimeoutFloor),
 		Heartbeat:    time.Duration(c.Timeout.ServerAliveMs) * time.Millisecond,
-		ReadOnly:     func() bool { return false },
-		Replication:  func() *reactor.Replication { return nil },
+		ReadOnly:     func() bool { return s.node.Role() == engine.Slave },
+		Replication:  s.feeds(),
 		Events: reactor.Events{
 			Refused: func(remote net.Addr, why string) {
 				s.warn("refused "+why).Stringer("remote", remote).Msg("connection refused: " + why)

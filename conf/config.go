@@ -56,6 +56,17 @@ type Config struct {
 		ServerAliveMs int // ms without data
 	}
 
+	Replication struct {
+		Allow         string // addresses and networks, separated by commas; "" = everybody
+		MaxSlaves     int
+		Chain         bool   // a slave feeds slaves of its own
+		SendTimeoutMs int    // ms without progress
+		MinAcks       int    // slaves; 0 = a reply waits for none
+		AckTimeoutMs  int    // ms
+		OnAckTimeout  string // "reply" or "refuse"
+		RetryMaxMs    int    // ms
+	}
+
 	Background struct {
 		DefaultScanSecond int // seconds
 		FirstExecSecond   int // seconds

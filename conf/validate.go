@@ -87,6 +87,33 @@ func notEmpty(s string) error {
 	return nil
 }
 
+// networks takes a list of addresses and networks.
+func networks(s string) error {
+	_, err := ParseNetworks(s)
+	return err
+}
+
+// ParseNetworks reads a list of addresses and networks, separated by commas. An
+// address stands for itself alone.
+func ParseNetworks(s string) (out []netip.Prefix, err error) {
+	for _, part := range strings.Split(s, ",") {
+		part = strings.TrimSpace(part)
+		if part == "" {
+			continue
+		}
+		p, err := netip.ParsePrefix(part)
+		if err != nil {
+			addr, addrErr := netip.ParseAddr(part)
+			if addrErr != nil {
+				return nil, fmt.Errorf("%q is neither an address nor a network", part)
+			}
+			p = netip.PrefixFrom(addr, addr.BitLen())
+		}
+		out = append(out, p.Masked())
+	}
+	return out, nil
+}
+
 // hostOrNothing takes an IP address or a name; underscores are allowed because
 // container names have them.
 func hostOrNothing(s string) error {

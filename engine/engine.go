@@ -95,14 +95,15 @@ type Engine struct {
 	records  *storage.BinlogReader // immutable
 	replicas [ReplicasMax]atomic.Pointer[Replica]
 
-	lowDisk  atomic.Bool  // free space is below the floor; janitor
-	broken   atomic.Bool  // writing has stopped for good; writer
-	role     atomic.Int32 // a Role; writer
-	lastID   atomic.Int64 // published: the last event id in the binlog; writer
-	masterMs atomic.Int64 // slave: the latest time that the master has put into a record; writer
-	orphans  atomic.Bool  // a topic has ended: delayed messages of it may be stored still
-	due      dueTimes     // what the writer tells the scheduler
-	durable  atomic.Int64 // binlog file of the last checkpoint; for retention
+	lowDisk  atomic.Bool            // free space is below the floor; janitor
+	broken   atomic.Bool            // writing has stopped for good; writer
+	role     atomic.Int32           // a Role; writer
+	lastID   atomic.Int64           // published: the last event id in the binlog; writer
+	marks    atomic.Pointer[[]mark] // janitor
+	masterMs atomic.Int64           // slave: the latest time that the master has put into a record; writer
+	orphans  atomic.Bool            // a topic has ended: delayed messages of it may be stored still
+	due      dueTimes               // what the writer tells the scheduler
+	durable  atomic.Int64           // binlog file of the last checkpoint; for retention
 	counters counters
 
 	writer    writer

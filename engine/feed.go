@@ -19,11 +19,11 @@ type Replica struct {
 	Since    time.Time // when it asked
 	Extended bool      // it is one of this project: it reports what it has applied
 	Node     string    // what it calls itself, "" if it does not say
-	Address  string    // where it takes connections itself, "" if it does not say
+	Port     int       // where it takes connections itself, 0 if it does not say
 
-	sent  atomic.Int64 // last event id that was handed to the socket
-	acked atomic.Int64 // last event id that it has applied durably
-	file  atomic.Int64 // binlog file that it reads
+	sent  atomic.Int64  // last event id that was handed to the socket
+	acked atomic.Int64  // last event id that it has applied durably
+	at    atomic.Uint64 // Pos, packed, for others than the loop
 
 	order    Note         // to its loop: see TakeOver
 	ordered  atomic.Bool  // the order is in the mailbox, or was
@@ -34,11 +34,13 @@ type Replica struct {
 // ReplicasMax is how many slaves a server feeds at once at most.
 const ReplicasMax = 64
 
-// AddReplica makes a slave known, from the place on at which it goes on, or
-// returns false where there are limit of them. Loop only.
-func (e *Engine) AddReplica(r *Replica, limit int) bool {
+// AddReplica makes a slave known that goes on behind the event id after, at
+// r.Pos, or returns false where there are limit of them. Loop only.
+func (e *Engine) AddReplica(r *Replica, after int64, limit int) bool {
+	r.sent.Store(after)
+	r.acked.Store(after)
 	r.tail, r.order.Subject = &e.binlog, r
-	r.file.Store(r.Pos.File)
+	r.at.Store(r.Pos.Pack())
 	for i := range min(limit, ReplicasMax) {
 		if e.replicas[i].CompareAndSwap(nil, r) {
 			return true
@@ -74,7 +76,7 @@ func (r *Replica) More() bool { return r.Pos.Before(r.tail.End()) }
 // Moved notes what was handed to the socket. Loop only.
 func (r *Replica) Moved(p *storage.Push) {
 	r.Pos = p.Next
-	r.file.Store(p.Next.File)
+	r.at.Store(p.Next.Pack())
 	if p.LastID != 0 {
 		r.sent.Store(p.LastID)
 	}
@@ -118,7 +120,7 @@ func (r *Replica) HasPromoted() bool { return r.promoted.Load() }
 // none reads an earlier one.
 func (e *Engine) oldestFed(file int64) int64 {
 	for _, r := range e.Replicas() {
-		file = min(file, r.file.Load())
+		file = min(file, storage.UnpackPos(r.at.Load()).File)
 	}
 	return file
 }

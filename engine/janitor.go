@@ -39,6 +39,7 @@ func (e *Engine) runJanitor() {
 		}
 		e.checkDisk()
 		e.keepReserve()
+		e.markTime()
 		if e.orphans.Swap(false) {
 			e.dropOrphans()
 		}

@@ -54,9 +54,9 @@ type Link struct {
 	Extended bool   // the slave is one of this project
 	Hello    []byte // what it says of itself
 	// What Read.Render makes of it:
-	Answer  []byte // the frame that goes back
-	Node    string // what the slave calls itself
-	Address string // where it takes connections, "" if it does not say
+	Answer []byte // the frame that goes back
+	Node   string // what the slave calls itself
+	Port   int    // where it takes connections, 0 if it does not say
 }
 
 // frames are buffers for pushes on their way from a reader to a socket.

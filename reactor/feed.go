@@ -62,10 +62,10 @@ func (s *session) sought(r *engine.Read) {
 	}
 	f := &engine.Replica{
 		Waiter: s.waiter(), Remote: s.remote.String(), Since: time.UnixMilli(s.loop.nowMs),
-		Extended: r.Link.Extended, Node: r.Link.Node, Address: r.Link.Address,
+		Extended: r.Link.Extended, Node: r.Link.Node, Port: r.Link.Port,
 	}
 	f.Pos = r.Pos
-	if !s.loop.r.engine.AddReplica(f, rep.MaxReplicas) {
+	if !s.loop.r.engine.AddReplica(f, r.EventID, rep.MaxReplicas) {
 		s.fail("too many slaves, see replication.maxSlaves")
 		return
 	}

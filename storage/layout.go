@@ -142,13 +142,16 @@ func inferFolderCount(fsys FS, dir string) (int, error) {
 	return n, nil
 }
 
-// writeFormat makes the format durable by writing it beside and renaming.
 func writeFormat(fsys FS, dir string, f format) error {
 	b, err := json.MarshalIndent(f, "", "  ")
 	if err != nil {
 		return err
 	}
-	name := filepath.Join(dir, formatFile)
+	return writeSmallFile(fsys, filepath.Join(dir, formatFile), append(b, '\n'))
+}
+
+// writeSmallFile makes a file durable by writing it beside and renaming.
+func writeSmallFile(fsys FS, name string, b []byte) error {
 	tmp := name + ".new"
 	out, err := fsys.OpenAppend(tmp)
 	if err != nil {
@@ -156,7 +159,7 @@ func writeFormat(fsys FS, dir string, f format) error {
 	}
 	err = out.Truncate(0)
 	if err == nil {
-		_, err = out.WriteAt(append(b, '\n'), 0)
+		_, err = out.WriteAt(b, 0)
 	}
 	if err == nil {
 		err = out.Sync()
@@ -167,7 +170,7 @@ func writeFormat(fsys FS, dir string, f format) error {
 	if err := fsys.Rename(tmp, name); err != nil {
 		return err
 	}
-	return fsys.SyncDir(dir)
+	return fsys.SyncDir(filepath.Dir(name))
 }
 
 func readSmallFile(fsys FS, name string) ([]byte, error) {

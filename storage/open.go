@@ -22,6 +22,9 @@ type State struct {
 	// LastEventID is the largest id that was seen. NextEventID can be far
 	// behind it.
 	LastEventID int64
+	// PowerLost says that the machine may have gone down since the last stop or
+	// checkpoint: events at the end may be missing that others have seen.
+	PowerLost bool
 	// Adopted says that the directory was the existing server's until now.
 	Adopted bool
 	// Replayed is how many events recovery applied again.
@@ -74,6 +77,9 @@ func (s *Store) openLocked() (*State, error) {
 		return nil, err
 	}
 	s.fmt = f
+	if s.history, err = readHistory(s.fsys, s.path); err != nil {
+		return nil, err
+	}
 	for _, dir := range []string{binlogDir, topicDir, metaDir} {
 		if err := makeDir(s.fsys, filepath.Join(s.path, dir)); err != nil {
 			return nil, err

@@ -433,6 +433,7 @@ func (r *recovery) settle() error {
 		r.s.binlog.end = r.end
 	}
 	r.state.LastEventID = r.state.NextEventID - 1
+	r.state.PowerLost = r.powerLost
 	if r.powerLost {
 		r.state.NextEventID += idGap
 	}

@@ -86,6 +86,7 @@ type Store struct {
 	last    *CheckpointTask
 	durable Pos // writer: of the last checkpoint that was synced
 	boot    string
+	history History // immutable: as Open found it
 }
 
 // TopicLog is a topic's log. All but Reader belongs to the writer.
@@ -121,6 +122,10 @@ func (s *Store) TopicRoot(topic string) string {
 	p1, p2 := folders(topic, s.fmt.FolderCount)
 	return "/" + p1 + "/" + p2 + "/" + topic
 }
+
+// MaxLogSize returns the size, in bytes, from which a file takes no more
+// records.
+func (s *Store) MaxLogSize() int64 { return s.opt.MaxLogSize }
 
 // BinlogEnd returns the place behind the last committed record; writer only.
 func (s *Store) BinlogEnd() Pos { return s.binlog.end }
