@@ -115,6 +115,7 @@ func (m *memMeta) cutPower(rnd *rand.Rand) {
 const (
 	topicPrefix   = "norm@"
 	delayPrefix   = "delay@"
+	endPrefix     = "smss@end@"
 	checkpointKey = "smss@checkpoint"
 )
 
@@ -145,6 +146,26 @@ func (m *memMeta) Topics(see func(storage.TopicMeta) error) error {
 			Name: name, CreatedAtMs: n(0), ExpireAtMs: n(1), CreateEventID: n(2),
 			StateChangedAtMs: n(3), StateChangeEventID: n(4), State: v[40],
 		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *memMeta) Ends(see func(string, storage.TopicEnd) error) error {
+	m.mu.Lock()
+	var names []string
+	for k := range m.keys {
+		if name, ok := strings.CutPrefix(k, endPrefix); ok {
+			names = append(names, name)
+		}
+	}
+	m.mu.Unlock()
+	slices.Sort(names)
+	for _, name := range names {
+		v, _ := m.get(endPrefix + name)
+		n := func(i int) int64 { return int64(binary.LittleEndian.Uint64([]byte(v[8*i:]))) }
+		if err := see(name, storage.TopicEnd{CreateEventID: n(0), End: storage.Pos{File: n(1), Off: n(2)}, LastEventID: n(3)}); err != nil {
 			return err
 		}
 	}

@@ -19,6 +19,7 @@ import (
 type noMeta struct{}
 
 func (noMeta) Topics(func(storage.TopicMeta) error) error                 { return nil }
+func (noMeta) Ends(func(string, storage.TopicEnd) error) error            { return nil }
 func (noMeta) Checkpoint() (c storage.Checkpoint, ok bool, err error)     { return c, false, nil }
 func (noMeta) Commit(*storage.MetaBatch) error                            { return nil }
 func (noMeta) DelayKeys(int64, func(storage.DelayKey) bool) error         { return nil }

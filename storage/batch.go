@@ -93,6 +93,7 @@ func (b *Batch) messages(t *TopicLog, rec TopicRecord, messages []byte) {
 		b.bytes += len(buf) - before
 		t.log.Finish(buf)
 		t.index.note(b.s.fsys, t.log.dir, at, rec.EventID, rec.StoredAtMs)
+		t.stagedID = rec.EventID
 		rec.EventID++
 		rec.Index++
 	}
@@ -101,7 +102,7 @@ func (b *Batch) messages(t *TopicLog, rec TopicRecord, messages []byte) {
 // Create stages a new topic and returns its log. It closes the batch.
 func (b *Batch) Create(m *TopicMeta) *TopicLog {
 	b.meta.PutTopic(m)
-	b.created = b.s.newTopicLog(m.Name, Pos{})
+	b.created = b.s.newTopicLog(m, Pos{})
 	return b.created
 }
 
@@ -237,6 +238,7 @@ func (b *Batch) keep() {
 	for _, t := range b.touched {
 		first := t.log.end.File
 		t.log.Commit(keepAll)
+		t.lastID = t.stagedID
 		s.giveSpare(t)
 		t.staged = false
 		for _, f := range t.log.retired {
@@ -258,6 +260,7 @@ func (b *Batch) keep() {
 	if b.deleted != nil {
 		s.markDir(filepath.Dir(b.deleted.log.dir))
 		s.closeNoting(b.deleted)
+		s.forget(b.deleted)
 	}
 	for s.open.Len() > s.opt.MaxOpenTopics {
 		s.closeNoting(s.open.Front().Value.(*TopicLog))

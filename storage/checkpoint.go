@@ -15,7 +15,8 @@ type CheckpointTask struct {
 	// BeginCheckpoint, which comes after it, takes over what it has left.
 	files []string
 	dirs  []string
-	done  bool // all is synced
+	ends  map[string]*TopicEnd // to be stored with it, nil to be removed
+	done  bool                 // all is synced
 }
 
 // BeginCheckpoint prepares a checkpoint at applied, a place up to which the
@@ -36,9 +37,18 @@ func (s *Store) BeginCheckpoint(applied Pos, nextEventID int64, sync bool) *Chec
 		return t
 	}
 	t.c.Durable = applied
-	if s.last != nil && !s.last.done {
-		t.files, t.dirs = s.last.files, s.last.dirs
+	t.ends = map[string]*TopicEnd{}
+	if s.last != nil {
+		// Of each name once: a checkpoint that keeps failing must not pile up
+		// what it leaves.
+		slices.Sort(s.last.files)
+		t.files, t.dirs = slices.Compact(s.last.files), s.last.dirs
+		maps.Copy(t.ends, s.last.ends)
 	}
+	for _, name := range s.forgotten {
+		t.ends[name] = nil
+	}
+	s.forgotten = nil
 	for _, topic := range s.dirty {
 		last := topic.log.end
 		for id := topic.from; id < last.File; id++ {
@@ -48,11 +58,16 @@ func (s *Store) BeginCheckpoint(applied Pos, nextEventID int64, sync bool) *Chec
 			t.files = append(t.files, fileName(topic.log.dir, last.File))
 		}
 		topic.dirty = false
+		if !topic.gone {
+			end := topic.endOf()
+			t.ends[topic.name], topic.ended = &end, true
+		}
 	}
 	clear(s.dirty)
 	s.dirty = s.dirty[:0]
 	t.dirs = slices.AppendSeq(t.dirs, maps.Keys(s.dirtyDirs))
 	slices.Sort(t.dirs)
+	t.dirs = slices.Compact(t.dirs)
 	clear(s.dirtyDirs)
 	s.last = t
 	return t
@@ -68,11 +83,17 @@ func (t *CheckpointTask) Run() error {
 			return err
 		}
 	}
+	// The ends after the files' syncs, because otherwise a power cut in between
+	// would make whole files look short.
 	var b MetaBatch
+	if err := s.commitEnds(&b, t.ends); err != nil {
+		return err
+	}
 	b.PutCheckpoint(t.c)
 	if err := s.meta.Commit(&b); err != nil {
 		return err
 	}
+	t.ends = nil
 	if t.c.Clean {
 		return s.meta.Sync()
 	}

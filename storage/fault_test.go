@@ -201,6 +201,9 @@ func (o *oracle) check(c *world, least outcome, what string) {
 		create, end *event
 		all         []*event
 	}
+	if c.noted("written again from the binlog") || len(c.missing()) > 0 {
+		o.t.Fatalf("%s: nobody has cut anything: %q, %v", what, c.notes, c.damages)
+	}
 	lives := map[string]*life{}
 	var names []string
 	for _, e := range o.events {

@@ -23,6 +23,7 @@ type Log struct {
 	maxSize int64
 
 	end  Pos   // behind the last committed record
+	last Pos   // the same in that record's own file, also where the file is full
 	file File  // open for writing; nil while nobody appends
 	id   int64 // which file that is
 
@@ -71,7 +72,7 @@ func listFiles(fsys FS, dir string) ([]int64, error) {
 }
 
 func newLog(fsys FS, dir string, maxSize int64, end Pos) *Log {
-	l := &Log{fsys: fsys, dir: dir, maxSize: maxSize, end: end}
+	l := &Log{fsys: fsys, dir: dir, maxSize: maxSize, end: end, last: end}
 	if end.Off >= maxSize {
 		l.end = Pos{end.File + 1, 0}
 	}
@@ -87,6 +88,22 @@ func (l *Log) next() Pos {
 		return Pos{l.end.File + int64(n), int64(len(l.staged) - l.cuts[n-1])}
 	}
 	return Pos{l.end.File, l.end.Off + int64(len(l.staged))}
+}
+
+// written returns the place behind the last staged record, in that record's
+// own file.
+func (l *Log) written() Pos {
+	n := len(l.cuts)
+	if n == 0 || l.cuts[n-1] < len(l.staged) {
+		if len(l.staged) == 0 {
+			return l.last
+		}
+		return l.next()
+	}
+	if n == 1 {
+		return Pos{l.end.File, l.end.Off + int64(l.cuts[0])}
+	}
+	return Pos{l.end.File + int64(n) - 1, int64(l.cuts[n-1] - l.cuts[n-2])}
 }
 
 // Begin returns the staging buffer, to which the caller appends one record,
@@ -184,6 +201,7 @@ func (l *Log) open(id, off int64) error {
 // it has grown beyond keep bytes.
 func (l *Log) Commit(keep int) {
 	l.dirty = l.dirty || len(l.staged) > 0
+	l.last = l.written()
 	l.end = l.next()
 	if l.file != nil && l.id != l.end.File {
 		l.retire() // the batch ended where its file is full

@@ -119,6 +119,18 @@ func (m *memMeta) Topics(see func(TopicMeta) error) error {
 	return nil
 }
 
+func (m *memMeta) Ends(see func(string, TopicEnd) error) error {
+	for _, k := range m.prefixed(endPrefix) {
+		v, _ := m.get(k)
+		if e, ok := parseTopicEnd([]byte(v)); ok {
+			if err := see(k[len(endPrefix):], e); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 func (m *memMeta) Checkpoint() (c Checkpoint, found bool, err error) {
 	v, found := m.get(checkpointKey)
 	if found {

@@ -67,6 +67,8 @@ func (c *Checkpoint) from(boot string) Pos {
 // Meta is the metadata store.
 type Meta interface {
 	Topics(see func(TopicMeta) error) error
+	// Ends calls see for the ends that checkpoints have stored.
+	Ends(see func(name string, e TopicEnd) error) error
 	// Checkpoint returns the last one written; found is false where there is
 	// none, as in a directory of the existing server.
 	Checkpoint() (c Checkpoint, found bool, err error)
@@ -163,7 +165,7 @@ func (b *MetaBatch) Reset() {
 	b.ops, b.size, b.takes = b.ops[:0], 0, false
 }
 
-// The keys, which are the existing server's but for the last.
+// The keys, which are the existing server's but for the last and for endPrefix.
 const (
 	topicPrefix   = "norm@"
 	lifePrefix    = "lf@"
@@ -309,6 +311,18 @@ func (m *badgerMeta) Topics(see func(TopicMeta) error) error {
 			return false, err
 		}
 		return true, see(t)
+	})
+}
+
+func (m *badgerMeta) Ends(see func(string, TopicEnd) error) error {
+	prefix := []byte(endPrefix)
+	return m.scan(prefix, prefix, true, func(item *badger.Item) (bool, error) {
+		var e TopicEnd
+		var ok bool
+		if err := item.Value(func(v []byte) error { e, ok = parseTopicEnd(v); return nil }); err != nil || !ok {
+			return err == nil, err
+		}
+		return true, see(string(item.Key()[len(prefix):]), e)
 	})
 }
 

@@ -23,7 +23,17 @@ func (r *recovery) openTopics() error {
 	defer r.closePeek()
 	done := int64(0)
 	for _, t := range r.inOrder() {
-		if err := r.openTopic(t); err != nil {
+		err := r.openTopic(t)
+		if err == nil {
+			t.log.ended, t.log.lastID = t.ended, t.lastID
+			if !t.has {
+				t.log.lastID = t.stored.LastEventID // nobody has read it now
+			}
+			if t.short {
+				err = r.restore(t)
+			}
+		}
+		if err != nil {
 			return fmt.Errorf("topic %q: %w", t.meta.Name, err)
 		}
 		done++
@@ -53,7 +63,7 @@ func (r *recovery) openTopic(t *recovering) error {
 		// The directory itself is missing where a crash came between the steps
 		// of a creation or a deletion: it is there again for what the binlog
 		// says about it.
-		t.log = r.s.newTopicLog(t.meta.Name, Pos{})
+		t.log = r.s.newTopicLog(&t.meta, Pos{})
 		if r.clean {
 			return nil
 		}
@@ -63,7 +73,7 @@ func (r *recovery) openTopic(t *recovering) error {
 	newest := ids[len(ids)-1]
 	if r.clean {
 		size, err := r.s.fsys.Size(fileName(dir, newest))
-		t.log = r.s.newTopicLog(t.meta.Name, Pos{newest, size})
+		t.log = r.s.newTopicLog(&t.meta, Pos{newest, size})
 		return err
 	}
 	first, err := r.lastBeginningBefore(t.meta.Name, ids, r.sound)
@@ -74,7 +84,7 @@ func (r *recovery) openTopic(t *recovering) error {
 	if err != nil {
 		return err
 	}
-	t.log = r.s.newTopicLog(t.meta.Name, end)
+	t.log = r.s.newTopicLog(&t.meta, end)
 	if cut || !r.found || !t.has || !t.source.Before(r.durable) {
 		// The process that wrote it may not have synced it.
 		for ids[len(ids)-1] > end.File {
@@ -116,7 +126,7 @@ func (r *recovery) topicTail(t *recovering, dir string, ids []int64) (end Pos, c
 		// All records of the files that follow are of events that are applied
 		// again, or lost.
 		if rest := ids[i+1:]; len(rest) > 0 && (cut || r.powerLost) {
-			return end, true, r.dropFiles(t, dir, rest)
+			return end, true, errors.Join(r.lowerEnd(t, end), r.dropFiles(t, dir, rest))
 		}
 	}
 	return end, cut, nil
@@ -185,6 +195,9 @@ func (r *recovery) topicFile(t *recovering, dir string, id int64, newest bool) (
 		if err := r.rewind(t, f, &tl); err != nil {
 			return end, false, err
 		}
+	}
+	if err := r.lowerEnd(t, end); err != nil {
+		return end, false, err
 	}
 	if err := r.cut(name, f, &tl); err != nil {
 		return end, false, err
@@ -261,6 +274,9 @@ func (r *recovery) rewindTo(t *recovering) error {
 	var from Pos
 	if t.has {
 		from = t.source
+	}
+	if from.Before(r.first) {
+		from = r.first // what lies before it was removed by retention
 	}
 	if !from.Before(r.start) {
 		return nil

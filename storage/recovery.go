@@ -37,9 +37,11 @@ type recovery struct {
 	// powerLost says that the machine may have gone down since the checkpoint:
 	// any part of what was not synced can be missing.
 	powerLost bool
-	noBinlog  bool // it has no file
-	kept      bool // it has lost files, which was reported
-	peek      File // of the binlog, number peeked; nil if none is open
+	noBinlog  bool     // it has no file
+	kept      bool     // it has lost files, which was reported
+	stale     []string // topics whose stored end is of a former life
+	first     Pos      // where the binlog begins
+	peek      File     // of the binlog, number peeked; nil if none is open
 	peeked    int64
 	// rebuilt says that the catalog was made from the logs and is not in the
 	// metadata yet.
@@ -54,6 +56,13 @@ type recovering struct {
 	source Pos   // of the last record
 	lastID int64 // its event id
 	has    bool  // there is a last record
+
+	stored  TopicEnd // as a checkpoint has seen its end; valid if ended
+	ended   bool
+	short   bool          // its file is shorter than that
+	lacks   *missingError // what it had lost, nil if nothing
+	lacksAt Pos           // from where on
+	held    bool          // the binlog has all that it lacks
 }
 
 func (r *recovery) run() error {
@@ -75,6 +84,9 @@ func (r *recovery) run() error {
 	if r.rebuilt {
 		r.found, r.durable = false, Pos{}
 	}
+	if err := r.loadEnds(); err != nil {
+		return err
+	}
 	if err := r.findEnd(); err != nil {
 		return err
 	}
@@ -83,6 +95,9 @@ func (r *recovery) run() error {
 			filepath.Join(r.s.path, binlogDir), r.end, r.start, rebuildHint(filepath.Join(r.s.path, metaDir)))
 	}
 	r.clean = r.found && cp.Clean && r.end == r.start
+	if err := r.findShort(); err != nil {
+		return err
+	}
 	if !r.clean {
 		if err := r.makeDurable(); err != nil {
 			return err
@@ -96,6 +111,7 @@ func (r *recovery) run() error {
 		if err := r.replay(); err != nil {
 			return err
 		}
+		r.reportLacking()
 	}
 	return r.settle()
 }
@@ -165,6 +181,9 @@ func (r *recovery) findEnd() error {
 		return err
 	}
 	r.end, r.noBinlog = Pos{}, len(ids) == 0
+	if len(ids) > 0 {
+		r.first = Pos{ids[0], 0}
+	}
 	for i, id := range ids {
 		if id < r.start.File {
 			r.end = Pos{id + 1, 0}
@@ -328,6 +347,9 @@ func (r *recovery) apply(at Pos, rec *codec.BinlogRecord) error {
 		if t == nil && safePathName(name) {
 			return r.create(name, rec)
 		}
+		if t != nil && t.meta.CreateEventID == rec.EventID {
+			t.held = true // from the beginning
+		}
 		return nil
 	case codec.DeleteTopic:
 		if t != nil && t.meta.CreateEventID < rec.EventID {
@@ -379,6 +401,9 @@ func (r *recovery) apply(at Pos, rec *codec.BinlogRecord) error {
 	}
 	if len(messages) == 0 {
 		return r.flushIfLarge()
+	}
+	if t.lacks != nil && t.lacks.restored == 0 {
+		t.lacks.restored = first.EventID
 	}
 	b.messages(t.log, first, messages)
 	t.source, t.lastID, t.has = at, last, true
@@ -445,7 +470,9 @@ func (r *recovery) settle() error {
 			return err
 		}
 	}
-	if err := r.s.BeginCheckpoint(r.s.binlog.end, r.state.NextEventID, true).Run(); err != nil {
+	task := r.s.BeginCheckpoint(r.s.binlog.end, r.state.NextEventID, true)
+	r.settleEnds(task)
+	if err := task.Run(); err != nil {
 		return err
 	}
 	// A clean checkpoint of the last stop must not come back: what will be

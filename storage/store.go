@@ -75,6 +75,9 @@ type Store struct {
 	dirty []*TopicLog
 	// dirtyDirs are directories whose names a checkpoint has to sync; writer.
 	dirtyDirs map[string]struct{}
+	// forgotten are topics that were deleted and whose ends the metadata may
+	// hold, for the next checkpoint to remove; writer.
+	forgotten []string
 	trashSeq  int // writer
 	// unsettled is the name in the trash of a directory whose deletion may yet
 	// be undone; nil if there is none. Stored by the writer, read by the janitor.
@@ -98,6 +101,12 @@ type TopicLog struct {
 	staged bool          // touched by the current batch
 	dirty  bool          // in Store.dirty
 	from   int64         // first file that a checkpoint has to sync
+
+	createEventID int64 // immutable
+	lastID        int64 // event id of the last committed record, 0 where unknown
+	stagedID      int64 // of the last staged one
+	ended         bool  // the metadata may hold its end
+	gone          bool  // it was deleted
 }
 
 // Name returns the topic's name.
@@ -136,9 +145,9 @@ func (s *Store) Meta() Meta { return s.meta }
 // FreeBytes returns what may still be written below the data directory.
 func (s *Store) FreeBytes() (int64, error) { return s.fsys.FreeBytes(s.path) }
 
-func (s *Store) newTopicLog(name string, end Pos) *TopicLog {
+func (s *Store) newTopicLog(m *TopicMeta, end Pos) *TopicLog {
 	return &TopicLog{
-		name: name, log: newLog(s.fsys, s.topicPath(name), s.opt.MaxLogSize, end),
+		name: m.Name, createEventID: m.CreateEventID, log: newLog(s.fsys, s.topicPath(m.Name), s.opt.MaxLogSize, end),
 		index: indexWriter{every: indexEvery},
 	}
 }
