@@ -23,6 +23,7 @@ const (
 	fire      // publish a delayed message that is due; scheduler only
 	expire    // delete a topic whose life is over; scheduler only
 	drop      // forget delayed messages of topics that are gone; janitor only
+	settle    // take a checkpoint with a sync; janitor only
 )
 
 // Command is one mutation on its way through the ring and back. Between Push

@@ -103,7 +103,8 @@ type Engine struct {
 	masterMs atomic.Int64           // slave: the latest time that the master has put into a record; writer
 	orphans  atomic.Bool            // a topic has ended: delayed messages of it may be stored still
 	due      dueTimes               // what the writer tells the scheduler
-	durable  atomic.Int64           // binlog file of the last checkpoint; for retention
+	durable  atomic.Int64           // binlog file of the last checkpoint that was synced; for retention
+	settled  chan error             // the writer's answer to the janitor's settle
 	counters counters
 
 	writer    writer
@@ -147,7 +148,7 @@ func New(cfg Config, store *storage.Store, state *storage.State) *Engine {
 	e := &Engine{
 		cfg: cfg, store: store, clock: cfg.Clock, events: cfg.Events.filled(), mono: time.Now,
 		ring: newRing(cfg.RingSize), reads: make(chan *Read, readQueue), records: store.BinlogReader(),
-		quit: make(chan struct{}), done: make(chan struct{}),
+		quit: make(chan struct{}), done: make(chan struct{}), settled: make(chan error, 1),
 	}
 	e.room = make([]Lane, cfg.Loops)
 	for i := range e.room {

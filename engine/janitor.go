@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -46,6 +47,7 @@ func (e *Engine) runJanitor() {
 		now := time.Now()
 		if e.cfg.RetentionMs > 0 && now.Sub(lastRetention) >= e.cfg.RetentionEvery {
 			lastRetention = now
+			e.settle(tick.C)
 			e.retain(retention)
 		}
 		if now.Sub(lastCollect) >= collectEvery {
@@ -106,16 +108,59 @@ func (e *Engine) dropOrphans() {
 	}
 }
 
-// drop sends one command and waits for it.
+// drop has the writer forget keys.
 func (e *Engine) drop(keys []storage.DelayKey, mailbox *Mailbox, wake <-chan struct{}) (dropped int, err error) {
-	cmd := &Command{Kind: drop, Mailbox: mailbox, orphans: keys}
-	cmd.note.Subject = cmd
+	cmd := &Command{Kind: drop, orphans: keys}
+	err = e.order(cmd, mailbox, wake)
+	return cmd.Messages, err
+}
+
+// order sends one command and waits for it.
+func (e *Engine) order(cmd *Command, mailbox *Mailbox, wake <-chan struct{}) error {
+	cmd.Mailbox, cmd.note.Subject = mailbox, cmd
 	for !e.Push(cmd) {
 		time.Sleep(time.Millisecond) // the ring is full of others' commands, which the writer works off
 	}
 	<-wake
 	mailbox.Drain(func(*Note) {})
-	return cmd.Messages, cmd.Err
+	return cmd.Err
+}
+
+// settleWait bounds how long retention waits for its checkpoint.
+const settleWait = time.Minute
+
+// settle waits for a checkpoint with a sync, which flush level 0 takes at no
+// other time: retention removes nothing of the binlog behind the last one,
+// because otherwise a power cut would leave a binlog that begins behind the
+// place from which recovery has to start. Where it fails, retention keeps what
+// lies behind the one before. The free space is watched meanwhile.
+func (e *Engine) settle(tick <-chan time.Time) {
+	select {
+	case <-e.settled: // of an earlier one that took too long
+	default:
+	}
+	wake := make(chan struct{}, 1)
+	mailbox := NewMailbox(func() { wake <- struct{}{} })
+	if e.order(&Command{Kind: settle}, mailbox, wake) != nil {
+		return // writing has stopped, which was told
+	}
+	patience := time.NewTimer(settleWait)
+	defer patience.Stop()
+	for {
+		select {
+		case <-tick:
+			e.checkDisk()
+			continue
+		case err := <-e.settled:
+			if err != nil && !errors.Is(err, errBroken) {
+				e.events.Note("no checkpoint before retention", err)
+			}
+		case <-patience.C:
+			e.events.Note(fmt.Sprintf("no checkpoint before retention within %v", settleWait), nil)
+		case <-e.quit:
+		}
+		return
+	}
 }
 
 // keepReserve makes the reserve of disk space, or makes it again. On a full

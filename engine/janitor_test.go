@@ -65,6 +65,9 @@ func TestRetention(t *testing.T) {
 	for r.checkpoint() {
 	}
 	r.e.retain(keep)
+	count(4, 8) // it was not synced
+	r.settle()
+	r.e.retain(keep)
 	count(4, 5)
 	r.want("t", "1", "2", "3", "4")
 	r.time.pass(30 * day)
@@ -179,15 +182,22 @@ func TestDiskGuard(t *testing.T) {
 }
 
 // dropOrphans runs the janitor's walk, with the writer stepped meanwhile.
-func (r *rig) dropOrphans() {
+// settle takes the checkpoint before retention.
+func (r *rig) settle() { r.janitor(func() { r.e.settle(nil) }) }
+
+func (r *rig) dropOrphans() { r.janitor(r.e.dropOrphans) }
+
+// janitor runs what waits for the writer, and steps that.
+func (r *rig) janitor(do func()) {
 	done := make(chan struct{})
-	go func() { r.e.dropOrphans(); close(done) }()
-	await(r.t, "the janitor's walk ends", func() bool {
+	go func() { do(); close(done) }()
+	await(r.t, "what the janitor does ends", func() bool {
 		select {
 		case <-done:
 			return true
 		default:
 			r.turn()
+			r.checkpoint()
 			return false
 		}
 	})

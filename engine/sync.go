@@ -34,6 +34,7 @@ type checkpointer struct {
 	done  chan error
 	busy  bool        // writer
 	upTo  storage.Pos // writer: where the checkpoint under way will stand
+	firm  bool        // writer: it is one with a sync
 }
 
 func (c *checkpointer) init() {
@@ -53,6 +54,18 @@ const (
 	checkpointEvery = time.Second
 )
 
+// settling is how far a checkpoint with a sync has come that was asked for. It
+// covers what was committed when it was asked for.
+type settling uint8
+
+const (
+	settleNone    settling = iota
+	settleAsked            // the next sync of the binlog that begins is for it
+	settleSyncing          // that sync is under way
+	settleSynced           // the next checkpoint that begins is for it
+	settleRunning          // that checkpoint is under way
+)
+
 // schedule starts syncs and checkpoints that are due.
 func (w *writer) schedule() {
 	if w.e.broken.Load() {
@@ -63,17 +76,24 @@ func (w *writer) schedule() {
 		case len(w.unsynced) > 0:
 			w.syncing, w.unsynced = w.unsynced, w.syncing[:0]
 			w.startSync()
-		case !w.dirtySince.IsZero() && w.e.mono().Sub(w.dirtySince) >= syncEvery:
+		case !w.dirtySince.IsZero() && w.e.mono().Sub(w.dirtySince) >= syncEvery, w.settling == settleAsked:
 			w.startSync()
 		}
 	}
+	if w.settling == settleSynced && !w.checkpoint.busy {
+		w.settling = settleRunning
+		w.startCheckpoint(true)
+	}
 	if w.checkpointDue() && w.e.mono().Sub(w.lastCheck) >= checkpointEvery {
-		w.startCheckpoint()
+		w.startCheckpoint(w.e.cfg.FlushLevel > 0)
 	}
 }
 
 func (w *writer) startSync() {
 	w.dirtySince = time.Time{}
+	if w.settling == settleAsked {
+		w.settling = settleSyncing
+	}
 	w.sync.busy, w.sync.upTo = true, w.e.store.BinlogEnd()
 	w.sync.tasks <- w.e.store.SyncBinlog()
 }
@@ -90,14 +110,16 @@ func (w *writer) checkpointDue() bool {
 	return w.checkpoint.upTo.Before(w.synced)
 }
 
-func (w *writer) startCheckpoint() {
+// startCheckpoint starts one that is firm, where the last sync began to cover,
+// or one without a sync, where writing has ended.
+func (w *writer) startCheckpoint(firm bool) {
 	at := w.synced
-	if w.e.cfg.FlushLevel == 0 {
+	if !firm {
 		at = w.e.store.BinlogEnd()
 	}
-	w.moved, w.lastCheck = false, w.e.mono()
-	w.checkpoint.busy, w.checkpoint.upTo = true, at
-	w.checkpoint.tasks <- w.e.store.BeginCheckpoint(at, w.nextID, w.e.cfg.FlushLevel > 0)
+	w.moved, w.lastCheck = at.Before(w.e.store.BinlogEnd()), w.e.mono()
+	w.checkpoint.busy, w.checkpoint.upTo, w.checkpoint.firm = true, at, firm
+	w.checkpoint.tasks <- w.e.store.BeginCheckpoint(at, w.nextID, firm)
 }
 
 // synchronised takes the result of a sync: what it covered is published, or,
@@ -109,6 +131,9 @@ func (w *writer) synchronised(err error) {
 		return
 	}
 	w.synced = w.sync.upTo
+	if w.settling == settleSyncing {
+		w.settling = settleSynced
+	}
 	for i, b := range w.syncing {
 		w.expose(b)
 		w.syncing[i] = nil
@@ -133,7 +158,20 @@ func (w *writer) fail(err error) {
 		w.abandon(b)
 	}
 	w.syncing, w.unsynced = nil, nil
+	if w.settling != settleNone {
+		w.settle(errBroken)
+	}
 	w.post()
+}
+
+// settle answers the janitor. It never waits: an answer that nobody has taken
+// stays in its place.
+func (w *writer) settle(err error) {
+	w.settling = settleNone
+	select {
+	case w.e.settled <- err:
+	default:
+	}
 }
 
 // abandon answers the commands of a batch that is not published.
@@ -155,8 +193,13 @@ func (w *writer) astray(cmd *Command) bool {
 
 func (w *writer) checkpointed(err error) {
 	w.checkpoint.busy = false
+	if err == nil && w.checkpoint.firm {
+		w.e.durable.Store(w.checkpoint.upTo.File) // before the janitor is told
+	}
+	if w.settling == settleRunning {
+		w.settle(err)
+	}
 	if err == nil {
-		w.e.durable.Store(w.checkpoint.upTo.File)
 		return
 	}
 	var fatal *storage.FatalError

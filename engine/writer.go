@@ -46,6 +46,7 @@ type writer struct {
 	synced     storage.Pos
 	lastCheck  time.Time
 	moved      bool // something was written since the last checkpoint began
+	settling   settling
 
 	quit  chan struct{}
 	timer *time.Timer
@@ -219,6 +220,8 @@ func (w *writer) stage(cmd *Command) {
 		cmd.Err = w.adopt(cmd)
 	case Turn:
 		w.turn(cmd)
+	case settle:
+		w.settling = settleAsked
 	}
 }
 
