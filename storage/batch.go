@@ -284,11 +284,20 @@ func (b *Batch) reset() {
 	b.created, b.deleted, b.trashed, b.madeDir = nil, nil, "", false
 }
 
-// undo takes back whatever write has done, in the opposite order.
+// undo takes back whatever write has done, in the opposite order. After an
+// error nothing may be written any more.
+//
+// Where a directory cannot be brought back the rest stays as it is: recovery
+// finishes what the binlog says. Without its DELETE event a topic whose
+// directory is in the trash would be an empty one, its messages lost.
 func (b *Batch) undo() error {
 	s := b.s
-	errs := []error{b.undoDirs()}
+	if err := b.undoDirs(); err != nil {
+		b.abandon()
+		return err
+	}
 	s.unsettled.Store(nil)
+	var errs []error
 	for _, t := range b.touched {
 		errs = append(errs, t.log.Rollback(keepAll))
 		s.giveSpare(t)
@@ -300,6 +309,23 @@ func (b *Batch) undo() error {
 	s.index.drop()
 	b.reset()
 	return errors.Join(errs...)
+}
+
+// abandon forgets what was staged and leaves the files as they are. The name in
+// the trash stays unsettled, so that the janitor leaves it alone.
+func (b *Batch) abandon() {
+	for _, t := range b.touched {
+		for _, f := range t.log.retired {
+			f.Close()
+		}
+		t.log.retired = nil
+		t.log.reset(0)
+		t.staged = false
+		t.index.drop()
+		b.s.touchHandle(t)
+	}
+	b.s.binlog.reset(0)
+	b.reset()
 }
 
 func (b *Batch) undoDirs() error {
