@@ -28,6 +28,7 @@ type disk struct {
 	durable map[string]*inode // as they would be after a power cut
 	journal []nameChange      // what lies between the two, in order
 	free    int64
+	freeOf  map[string]int64 // of directories on file systems of their own
 	// fail, if set, is asked before each operation, without the lock.
 	fail func(op, name string) error
 }
@@ -244,6 +245,9 @@ func (d *disk) FreeBytes(name string) (int64, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if n, own := d.freeOf[name]; own {
+		return n, nil
+	}
 	return d.free, nil
 }
 

@@ -177,22 +177,25 @@ func (e *Engine) checkDisk() {
 	if e.cfg.MinFreeBytes <= 0 {
 		return
 	}
-	free, err := e.store.FreeBytes()
+	free, dir, err := e.store.FreeBytes()
 	if err != nil {
 		e.events.Note("free space cannot be read", err)
-		return
 	}
 	floor := e.cfg.MinFreeBytes
 	was := e.lowDisk.Load()
 	if was {
 		floor += floor / 10
 	}
-	if low := free < floor; low != was {
+	low := free < floor
+	if err != nil && !low {
+		return // where nobody could look it may be full
+	}
+	if low != was {
 		e.lowDisk.Store(low)
 		if low {
-			e.events.Note(fmt.Sprintf("free space %d bytes is below store.minFreeBytes %d: nothing is stored until there is more", free, e.cfg.MinFreeBytes), nil)
+			e.events.Note(fmt.Sprintf("free space of %s, %d bytes, is below store.minFreeBytes %d: nothing is stored until there is more", dir, free, e.cfg.MinFreeBytes), nil)
 		} else {
-			e.events.Note(fmt.Sprintf("free space %d bytes: storing again", free), nil)
+			e.events.Note(fmt.Sprintf("free space of %s, the least, is %d bytes: storing again", dir, free), nil)
 		}
 	}
 }

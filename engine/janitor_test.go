@@ -181,10 +181,45 @@ func TestDiskGuard(t *testing.T) {
 	r.ok(r.pushPublish("t", "x"))
 }
 
-// dropOrphans runs the janitor's walk, with the writer stepped meanwhile.
+// TestDiskGuardOfEveryMount: binlog, topics and metadata can lie on file systems
+// of their own, and the fullest of them counts, also where another one cannot be
+// asked.
+func TestDiskGuardOfEveryMount(t *testing.T) {
+	for _, dir := range []string{root, root + "/binlog", root + "/topic", root + "/meta"} {
+		r := newRig(t, func(r *rig) { r.cfg.MinFreeBytes = 1000 })
+		look := func(free int64, want bool) {
+			t.Helper()
+			r.disk.freeOf = map[string]int64{dir: free}
+			if r.e.checkDisk(); r.e.Stats().LowDisk != want {
+				t.Errorf("%d bytes free in %s: low is %v", free, dir, !want)
+			}
+		}
+		look(5000, false)
+		look(999, true)
+		if !strings.Contains(strings.Join(r.notes, "\n"), "free space of "+dir+", 999 bytes") {
+			t.Errorf("told is %q", r.notes)
+		}
+		look(5000, false)
+		for _, other := range []string{root, root + "/binlog", root + "/topic", root + "/meta"} {
+			if other == dir {
+				continue
+			}
+			if other == root {
+				continue // failing there is failing everywhere
+			}
+			r.disk.fail = failing(other, "free", unix.EIO)
+			look(10, true)
+			look(5000, true)
+			r.disk.fail = nil
+			look(5000, false)
+		}
+	}
+}
+
 // settle takes the checkpoint before retention.
 func (r *rig) settle() { r.janitor(func() { r.e.settle(nil) }) }
 
+// dropOrphans runs the janitor's walk.
 func (r *rig) dropOrphans() { r.janitor(r.e.dropOrphans) }
 
 // janitor runs what waits for the writer, and steps that.

@@ -3,6 +3,7 @@ package storage
 import (
 	"container/list"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -142,8 +143,23 @@ func (s *Store) BinlogEnd() Pos { return s.binlog.end }
 // Meta returns the metadata store, for its reading functions.
 func (s *Store) Meta() Meta { return s.meta }
 
-// FreeBytes returns what may still be written below the data directory.
-func (s *Store) FreeBytes() (int64, error) { return s.fsys.FreeBytes(s.path) }
+// FreeBytes returns the least that may still be written on any of the file
+// systems that the data directory lies on, and where that is: binlog, topics
+// and metadata can each be a mount of its own. What cannot be asked does not
+// count and is in the error.
+func (s *Store) FreeBytes() (free int64, dir string, err error) {
+	free = math.MaxInt64
+	var errs []error
+	for _, name := range []string{"", binlogDir, topicDir, metaDir} {
+		at := filepath.Join(s.path, name)
+		n, err := s.fsys.FreeBytes(at)
+		if err == nil && n < free {
+			free, dir = n, at
+		}
+		errs = append(errs, err)
+	}
+	return free, dir, errors.Join(errs...)
+}
 
 func (s *Store) newTopicLog(m *TopicMeta, end Pos) *TopicLog {
 	return &TopicLog{
