@@ -96,6 +96,13 @@ func TestVerifyTellsAnIncompleteTailFromDamage(t *testing.T) {
 	if got.exit != exitDone || !strings.Contains(got.out, "bytes of an incomplete record at the end") {
 		t.Fatalf("%+v", got)
 	}
+	// The same record with all of its bytes, one of them another, is damage.
+	b[len(b)-3] ^= 1
+	writeFile(t, name, b)
+	got = runLine(context.Background(), "", "", "verify", dir)
+	if got.exit != exitFailed || strings.Contains(got.out, "incomplete record") || !strings.Contains(got.out, "damaged record") {
+		t.Fatalf("%+v", got)
+	}
 }
 
 func TestVerifyChangesNothing(t *testing.T) {

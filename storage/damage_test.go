@@ -205,3 +205,71 @@ func TestEveryBitOfTheFirst64Bytes(t *testing.T) {
 		}
 	}
 }
+
+// A last record that is as long as its line says and not what was written is no
+// torn write of a process: it is damage, of which nothing is cut off the binlog,
+// while a topic gets its message from there again. After a power cut it can be
+// a torn write, and goes as one.
+func TestDamagedLastRecord(t *testing.T) {
+	for _, of := range []string{"binlog", "topic"} {
+		for _, power := range []bool{false, true} {
+			for _, back := range []int64{1, 2, 20} { // the end, the body, the line
+				what := fmt.Sprintf("%s, power cut %v, %d bytes before the end", of, power, back)
+				w := inMemory(t, 1<<20)
+				w.create("t", "u")
+				w.pub("t", "one")
+				w.pub("u", "other")
+				lastID := w.pub("t", "two", "three")
+				name := fileName(w.binlogDir(), 0)
+				if of == "topic" {
+					name = w.topicFile("t", 0)
+				}
+				c := w.killed()
+				size := c.size(name)
+				b := c.slurp(name)[size-back : size-back+1]
+				b[0] ^= 1
+				c.poke(name, size-back, b)
+				if power {
+					c.opt.Boot = "another"
+				}
+				must(t, c.tryOpen())
+				damaged := len(c.damages) == 1 && fileName(c.damages[0].Dir, c.damages[0].Pos.File) == name
+				if damaged != !power {
+					t.Errorf("%s: reported is %v", what, c.damages)
+				}
+				if lost := of == "binlog" && power; c.there(name+".cut") != (of == "topic" || power) {
+					t.Errorf("%s: kept aside: %v", what, c.there(name+".cut"))
+				} else if lost {
+					c.want("t", "one")
+				} else {
+					c.want("t", "one", "two", "three")
+				}
+				if of == "binlog" && !power && c.size(name) != size {
+					t.Errorf("%s: the binlog has %d bytes, had %d", what, c.size(name), size)
+				}
+				if c.nextID <= lastID+1 {
+					t.Errorf("%s: the next id is %d, %d was given out", what, c.nextID, lastID+1)
+				}
+				c.aliveAfter(what)
+				c.want("u", "other", "after")
+			}
+		}
+	}
+}
+
+// The event of a damaged last record that nothing else tells of: its id is not
+// given out again.
+func TestIDOfADamagedLastRecord(t *testing.T) {
+	w := inMemory(t, 1<<20)
+	w.create("t")
+	w.checkpoint()
+	must(t, w.tryDelete("t"))
+	given := w.nextID - 1
+	c := w.killed()
+	name := fileName(c.binlogDir(), 0)
+	c.poke(name, c.size(name)-2, []byte{'x'})
+	must(t, c.tryOpen())
+	if c.nextID <= given || len(c.damages) != 1 {
+		t.Errorf("the next id is %d, %d was given out; reported is %v", c.nextID, given, c.damages)
+	}
+}

@@ -169,8 +169,8 @@ type WalkSeen struct {
 	// Damage is a place at which no record can be read although whole ones
 	// follow, or that does not lie at the log's end.
 	Damage func(Pos)
-	// Tail is what lies behind the last whole record of the newest file: a
-	// record that is being written, or was when a process was killed.
+	// Tail is what lies behind the last whole record of the newest file: the
+	// beginning of one that is being written, or was when a process was killed.
 	Tail func(at Pos, bytes int64)
 	// File is called when a file has been walked, with the bytes of the log
 	// walked and to walk.
@@ -264,9 +264,11 @@ func (o *Offline) walkFile(log LogName, id int64, newest bool, start WalkStart, 
 	}
 	switch {
 	case t.torn() == 0:
-	case newest && seen.Tail != nil:
-		seen.Tail(Pos{id, t.good}, t.torn())
-	case !newest && seen.Damage != nil:
+	case newest && !t.broken:
+		if seen.Tail != nil {
+			seen.Tail(Pos{id, t.good}, t.torn())
+		}
+	case seen.Damage != nil:
 		seen.Damage(Pos{id, t.good})
 	}
 	return nil

@@ -180,7 +180,7 @@ func (r *recovery) topicFile(t *recovering, dir string, id int64, newest bool) (
 		stop, lost = ghosts, true
 	}
 	if stop >= 0 {
-		tl.good = stop
+		tl.good, tl.broken = stop, false
 		tl.damaged = slices.DeleteFunc(tl.damaged, func(off int64) bool { return off >= stop })
 	}
 	r.reportDamage(dir, id, &tl)

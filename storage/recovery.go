@@ -36,13 +36,14 @@ type recovery struct {
 	clean bool
 	// powerLost says that the machine may have gone down since the checkpoint:
 	// any part of what was not synced can be missing.
-	powerLost bool
-	noBinlog  bool     // it has no file
-	kept      bool     // it has lost files, which was reported
-	stale     []string // topics whose stored end is of a former life
-	first     Pos      // where the binlog begins
-	peek      File     // of the binlog, number peeked; nil if none is open
-	peeked    int64
+	powerLost  bool
+	noBinlog   bool     // it has no file
+	kept       bool     // it has lost files, which was reported
+	brokenTail bool     // its end is damage and no torn write
+	stale      []string // topics whose stored end is of a former life
+	first      Pos      // where the binlog begins
+	peek       File     // of the binlog, number peeked; nil if none is open
+	peeked     int64
 	// rebuilt says that the catalog was made from the logs and is not in the
 	// metadata yet.
 	rebuilt bool
@@ -237,6 +238,12 @@ func (r *recovery) walkBinlog(dir string, id, from int64, newest bool) (int64, e
 	}
 	r.reportDamage(dir, id, &t)
 	if t.torn() > 0 {
+		if t.broken && !r.powerLost {
+			// It was acknowledged, perhaps, and its topic may have a good copy:
+			// cut off here, that would be one of an event that never was.
+			r.brokenTail = true
+			return t.size, nil
+		}
 		if !newest && !r.powerLost {
 			r.s.opt.Events.damage(&DamageError{Dir: dir, Pos: Pos{id, t.good}, Err: errTorn})
 			return t.size, nil
@@ -251,6 +258,9 @@ func (r *recovery) walkBinlog(dir string, id, from int64, newest bool) (int64, e
 func (r *recovery) reportDamage(dir string, id int64, t *tail) {
 	for _, off := range t.damaged {
 		r.s.opt.Events.damage(&DamageError{Dir: dir, Pos: Pos{id, off}, Err: codec.ErrRecordDamaged})
+	}
+	if t.broken && !r.powerLost {
+		r.s.opt.Events.damage(&DamageError{Dir: dir, Pos: Pos{id, t.good}, Err: codec.ErrRecordDamaged})
 	}
 }
 
@@ -448,7 +458,8 @@ func (r *recovery) flush() error {
 
 // idGap is how many ids are left out after the machine went down: without
 // syncs before replies, events that are lost may have been delivered, and no
-// other event must get their ids.
+// other event must get their ids. Also where the binlog's end is damage, for
+// the ids in it.
 const idGap = 1 << 24
 
 // settle makes the recovered state durable and the starting point of the
@@ -458,8 +469,8 @@ func (r *recovery) settle() error {
 		r.s.binlog.end = r.end
 	}
 	r.state.LastEventID = r.state.NextEventID - 1
-	r.state.PowerLost = r.powerLost
-	if r.powerLost {
+	r.state.PowerLost = r.powerLost || r.brokenTail
+	if r.state.PowerLost {
 		r.state.NextEventID += idGap
 	}
 	for _, t := range r.inOrder() {

@@ -17,6 +17,10 @@ type tail struct {
 	// damaged are places before good where records cannot be read although
 	// whole ones follow: that is no torn write, and nothing may be cut there.
 	damaged []int64
+	// broken says that what lies behind good is neither zeros nor the beginning
+	// of a record. A process that is killed leaves a beginning of what it wrote,
+	// so that this is damage; a power cut can leave it of a write, too.
+	broken bool
 }
 
 // torn returns the bytes behind the last whole record.
@@ -56,7 +60,11 @@ func scanTail(f File, from int64, kind recordKind, parse func([]byte) (int, erro
 			return t, nil
 		case errors.Is(err, codec.ErrRecordDamaged):
 			next, found, err := resync(f, at, size, kind, parse)
-			if err != nil || !found {
+			if err != nil {
+				return t, err
+			}
+			if !found {
+				t.broken, err = brokenAt(f, at, size, kind)
 				return t, err
 			}
 			t.damaged = append(t.damaged, at)
@@ -65,6 +73,26 @@ func scanTail(f File, from int64, kind recordKind, parse func([]byte) (int, erro
 			return t, err
 		}
 	}
+}
+
+// brokenAt reports whether the file's end, from at on, where no record can be
+// read, is damage and not a torn write.
+func brokenAt(f File, at, size int64, kind recordKind) (bool, error) {
+	s := newScanner(f, at, size, nil, codec.MaxRecordLine+4)
+	if err := s.fill(0); err != nil && !errors.Is(err, io.EOF) {
+		return false, err
+	}
+	var l codec.Line
+	n, err := codec.ParseLine(s.rest, kind.fields, &l)
+	switch {
+	case errors.Is(err, codec.ErrRecordShort):
+		return false, nil // it ends inside the line
+	case err != nil:
+		zero, err := allZero(f, at, size)
+		return !zero, err
+	}
+	payload, ok := l.Decimal(kind.length)
+	return !ok || payload < 0 || payload > maxStoredPayload || at+int64(n)+payload <= size, nil
 }
 
 // resync returns the first offset behind at, where a damaged record begins,
