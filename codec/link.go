@@ -10,7 +10,9 @@ import (
 // 0, and sends its greeting behind the body: uint32 length and JSON. An
 // existing master reads neither: it throws away what a slave sends. A master
 // of this project answers with a greeting of its own before the first record;
-// a stream that begins with anything else is an existing master's.
+// a stream that begins with anything else is an existing master's. Its
+// heartbeats carry its last event id in bytes 2-9, and it sends one behind the
+// records that it has sent together.
 //
 // From then on the slave reports what it has applied durably: uint64 event id,
 // whenever that has moved. The master may order it to take over.
@@ -106,14 +108,21 @@ func ParseGreeting(text []byte) (g Greeting, err error) {
 	return g, err
 }
 
+// AppendProgress appends a heartbeat that says what the sender's last event is.
+func AppendProgress(dst []byte, lastEventID int64) []byte {
+	dst = append(dst, byte(CodeAlive), 0)
+	return binary.LittleEndian.AppendUint64(dst, uint64(lastEventID))
+}
+
 // AppendTakeOver appends the order to become the master.
 func AppendTakeOver(dst []byte, lastEventID int64) []byte {
 	dst = append(dst, byte(CodeTakeOver), 0)
 	return binary.LittleEndian.AppendUint64(dst, uint64(lastEventID))
 }
 
-// ParseTakeOver reads the event id of such an order from its 10 bytes.
-func ParseTakeOver(b []byte) (lastEventID int64) {
+// ParseEventFrame reads the event id of such an order, or of a heartbeat, from
+// its 10 bytes.
+func ParseEventFrame(b []byte) (lastEventID int64) {
 	return int64(binary.LittleEndian.Uint64(b[2:]))
 }
 

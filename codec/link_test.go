@@ -48,7 +48,7 @@ func TestReportAndOrderRoundTrip(t *testing.T) {
 			t.Fatalf("%d %v, want %d %v", got, p, id, promoted)
 		}
 		order := AppendTakeOver(nil, id)
-		if len(order) != ReplyHeaderSize || ParseReplyHeader(order).Code != CodeTakeOver || ParseTakeOver(order) != id {
+		if len(order) != ReplyHeaderSize || ParseReplyHeader(order).Code != CodeTakeOver || ParseEventFrame(order) != id {
 			t.Fatalf("order % x for %d", order, id)
 		}
 	})

@@ -20,10 +20,10 @@ const (
 	Replicate // apply a record of the master, see NewReplicate
 	Adopt     // make a topic of the master known, without a record
 	Turn      // become Command.Role; everything pushed before is done in the old one
+	Settle    // is done when everything pushed before is durable, at every flush level
 	fire      // publish a delayed message that is due; scheduler only
 	expire    // delete a topic whose life is over; scheduler only
 	drop      // forget delayed messages of topics that are gone; janitor only
-	settle    // take a checkpoint with a sync; janitor only
 )
 
 // Command is one mutation on its way through the ring and back. Between Push

@@ -104,7 +104,6 @@ type Engine struct {
 	orphans  atomic.Bool            // a topic has ended: delayed messages of it may be stored still
 	due      dueTimes               // what the writer tells the scheduler
 	durable  atomic.Int64           // binlog file of the last checkpoint that was synced; for retention
-	settled  chan error             // the writer's answer to the janitor's settle
 	counters counters
 
 	writer    writer
@@ -148,7 +147,7 @@ func New(cfg Config, store *storage.Store, state *storage.State) *Engine {
 	e := &Engine{
 		cfg: cfg, store: store, clock: cfg.Clock, events: cfg.Events.filled(), mono: time.Now,
 		ring: newRing(cfg.RingSize), reads: make(chan *Read, readQueue), records: store.BinlogReader(),
-		quit: make(chan struct{}), done: make(chan struct{}), settled: make(chan error, 1),
+		quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	e.room = make([]Lane, cfg.Loops)
 	for i := range e.room {

@@ -108,22 +108,16 @@ func (e *Engine) dropOrphans() {
 	}
 }
 
-// drop has the writer forget keys.
+// drop sends one command and waits for it.
 func (e *Engine) drop(keys []storage.DelayKey, mailbox *Mailbox, wake <-chan struct{}) (dropped int, err error) {
-	cmd := &Command{Kind: drop, orphans: keys}
-	err = e.order(cmd, mailbox, wake)
-	return cmd.Messages, err
-}
-
-// order sends one command and waits for it.
-func (e *Engine) order(cmd *Command, mailbox *Mailbox, wake <-chan struct{}) error {
-	cmd.Mailbox, cmd.note.Subject = mailbox, cmd
+	cmd := &Command{Kind: drop, Mailbox: mailbox, orphans: keys}
+	cmd.note.Subject = cmd
 	for !e.Push(cmd) {
 		time.Sleep(time.Millisecond) // the ring is full of others' commands, which the writer works off
 	}
 	<-wake
 	mailbox.Drain(func(*Note) {})
-	return cmd.Err
+	return cmd.Messages, cmd.Err
 }
 
 // settleWait bounds how long retention waits for its checkpoint.
@@ -135,14 +129,11 @@ const settleWait = time.Minute
 // place from which recovery has to start. Where it fails, retention keeps what
 // lies behind the one before. The free space is watched meanwhile.
 func (e *Engine) settle(tick <-chan time.Time) {
-	select {
-	case <-e.settled: // of an earlier one that took too long
-	default:
-	}
 	wake := make(chan struct{}, 1)
-	mailbox := NewMailbox(func() { wake <- struct{}{} })
-	if e.order(&Command{Kind: settle}, mailbox, wake) != nil {
-		return // writing has stopped, which was told
+	cmd := &Command{Kind: Settle, Mailbox: NewMailbox(func() { wake <- struct{}{} })}
+	cmd.note.Subject = cmd
+	for !e.Push(cmd) {
+		time.Sleep(time.Millisecond) // the ring is full of others' commands, which the writer works off
 	}
 	patience := time.NewTimer(settleWait)
 	defer patience.Stop()
@@ -151,11 +142,12 @@ func (e *Engine) settle(tick <-chan time.Time) {
 		case <-tick:
 			e.checkDisk()
 			continue
-		case err := <-e.settled:
-			if err != nil && !errors.Is(err, errBroken) {
-				e.events.Note("no checkpoint before retention", err)
+		case <-wake:
+			if cmd.Err != nil && !errors.Is(cmd.Err, errBroken) {
+				e.events.Note("no checkpoint before retention", cmd.Err)
 			}
 		case <-patience.C:
+			// The answer will come to a mailbox that nobody looks into.
 			e.events.Note(fmt.Sprintf("no checkpoint before retention within %v", settleWait), nil)
 		case <-e.quit:
 		}

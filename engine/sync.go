@@ -71,6 +71,9 @@ func (w *writer) schedule() {
 	if w.e.broken.Load() {
 		return
 	}
+	if w.settling == settleNone && len(w.settlers) > 0 {
+		w.settlers, w.settled, w.settling = nil, w.settlers, settleAsked
+	}
 	if !w.sync.busy {
 		switch {
 		case len(w.unsynced) > 0:
@@ -158,20 +161,21 @@ func (w *writer) fail(err error) {
 		w.abandon(b)
 	}
 	w.syncing, w.unsynced = nil, nil
-	if w.settling != settleNone {
-		w.settle(errBroken)
-	}
+	w.settle(errBroken)
+	w.settled, w.settlers = w.settlers, nil
+	w.settle(errBroken)
 	w.post()
 }
 
-// settle answers the janitor. It never waits: an answer that nobody has taken
-// stays in its place.
+// settle answers those for whom the checkpoint was. A failed one is told to
+// them and not tried again for them.
 func (w *writer) settle(err error) {
 	w.settling = settleNone
-	select {
-	case w.e.settled <- err:
-	default:
+	for _, cmd := range w.settled {
+		cmd.Err = err
+		w.answer(cmd)
 	}
+	w.settled = nil
 }
 
 // abandon answers the commands of a batch that is not published.
@@ -198,6 +202,7 @@ func (w *writer) checkpointed(err error) {
 	}
 	if w.settling == settleRunning {
 		w.settle(err)
+		w.post()
 	}
 	if err == nil {
 		return

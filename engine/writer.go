@@ -47,6 +47,8 @@ type writer struct {
 	lastCheck  time.Time
 	moved      bool // something was written since the last checkpoint began
 	settling   settling
+	settlers   []*Command // Settle: waiting for the next sync to begin
+	settled    []*Command // Settle: what settling is for
 
 	quit  chan struct{}
 	timer *time.Timer
@@ -155,6 +157,10 @@ func (w *writer) gather() bool {
 		if cmd == nil {
 			break
 		}
+		if cmd.Kind == Settle && !w.e.broken.Load() {
+			w.settlers = append(w.settlers, cmd) // bounded as all commands are
+			continue
+		}
 		w.cmds = append(w.cmds, cmd)
 		w.stage(cmd)
 		if b := w.e.store.Batch(); b.Bytes() >= batchBytes || b.Closed() {
@@ -220,8 +226,6 @@ func (w *writer) stage(cmd *Command) {
 		cmd.Err = w.adopt(cmd)
 	case Turn:
 		w.turn(cmd)
-	case settle:
-		w.settling = settleAsked
 	}
 }
 

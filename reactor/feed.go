@@ -105,6 +105,9 @@ func (s *session) recordsRead(r *engine.Read) {
 	}
 	s.feed.Moved(&r.Push)
 	if r.Push.Messages > 0 {
+		if s.feed.Extended {
+			r.Push.Frame = codec.AppendProgress(r.Push.Frame, s.loop.r.engine.LastEventID())
+		}
 		s.write(r.Push.Frame)
 	}
 	r.Release()
@@ -151,6 +154,14 @@ func (s *session) ordered(f *engine.Replica) {
 		return
 	}
 	s.out = codec.AppendTakeOver(s.out, f.Order())
+}
+
+// heartbeat returns what tells the peer that nothing is new.
+func (s *session) heartbeat(dst []byte) []byte {
+	if s.state == feeding && s.feed.Extended {
+		return codec.AppendProgress(dst, s.loop.r.engine.LastEventID())
+	}
+	return codec.AppendCode(dst, codec.CodeAlive)
 }
 
 // stuck says why a peer that takes nothing is dropped.

@@ -57,6 +57,15 @@ func (c *fakeConn) records(ids ...int64) {
 	}
 }
 
+// progress takes a heartbeat that carries the master's last event.
+func (c *fakeConn) progress(last int64) {
+	c.h.tb.Helper()
+	b := c.take(codec.ReplyHeaderSize)
+	if codec.ParseReplyHeader(b).Code != codec.CodeAlive || codec.ParseEventFrame(b) != last {
+		c.h.tb.Fatalf("got % x, want a heartbeat at %d", b, last)
+	}
+}
+
 func TestFeed(t *testing.T) {
 	h := newFeeder(t, nil)
 	c := h.client("t") // event 1
@@ -122,6 +131,7 @@ func TestExtendedFeed(t *testing.T) {
 	slave.split(req, 5, 21, 29, 33)
 	slave.want(codec.CodeOK, "hello")
 	slave.records(1)
+	slave.progress(1)
 	rep := h.e.Replicas()[0]
 	if !rep.Extended || !strings.Contains(rep.Node, `"x"`) || rep.Sent() != 1 {
 		t.Errorf("known as %q, extended %v, sent %d", rep.Node, rep.Extended, rep.Sent())
@@ -132,7 +142,7 @@ func TestExtendedFeed(t *testing.T) {
 	}
 	rep.TakeOver(1)
 	order := slave.take(codec.ReplyHeaderSize)
-	if codec.ParseReplyHeader(order).Code != codec.CodeTakeOver || codec.ParseTakeOver(order) != 1 {
+	if codec.ParseReplyHeader(order).Code != codec.CodeTakeOver || codec.ParseEventFrame(order) != 1 {
 		t.Errorf("order % x", order)
 	}
 	if rep.HasPromoted() {
@@ -144,6 +154,10 @@ func TestExtendedFeed(t *testing.T) {
 	}
 	c.publish("t", "more")
 	slave.records(2)
+	slave.progress(2)
+	h.settle()
+	h.advance(31 * time.Second)
+	slave.progress(2)
 }
 
 // A slave that reads slowly gets everything, and what waits for it is bounded;

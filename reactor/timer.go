@@ -3,8 +3,6 @@ package reactor
 import (
 	"math"
 	"time"
-
-	"smss/codec"
 )
 
 // wheel is a hashed timing wheel over sessions. A session has one due time;
@@ -168,7 +166,7 @@ func (l *loop) beat() {
 	for s := l.beats.head; s != nil && s.beatNs <= until; s = l.beats.head {
 		l.beats.remove(s)
 		l.beats.push(s, l.nowNs+every)
-		s.out = codec.AppendCode(s.out, codec.CodeAlive)
+		s.out = s.heartbeat(s.out)
 		s.flush()
 	}
 }

@@ -183,7 +183,14 @@ func (f *Follower) bootstrap() error {
 			return fmt.Errorf("topic %s of the master: %w", t.Name, err)
 		}
 	}
-	return nil
+	// They leave no record in the binlog: they must be on the disk before a
+	// record is, because a slave that has one does not ask for them again.
+	cmd := f.pool.Get()
+	cmd.Kind = engine.Settle
+	if err := f.push(cmd); err != nil {
+		return err
+	}
+	return f.await(0)
 }
 
 func (f *Follower) adopt(t *topicJSON) error {
@@ -238,12 +245,12 @@ func (f *Follower) frame(fr *frame, body []byte) error {
 	}
 	switch fr.code {
 	case codec.CodeAlive:
-		if last := codec.ParseTakeOver(fr.head[:]); f.extended && last > 0 {
+		if last := codec.ParseEventFrame(fr.head[:]); f.extended && last > 0 {
 			f.n.masterLast.Store(last)
 		}
 		return nil
 	case codec.CodeTakeOver:
-		return f.takeOver(codec.ParseTakeOver(fr.head[:]))
+		return f.takeOver(codec.ParseEventFrame(fr.head[:]))
 	}
 	return f.record(body)
 }
