@@ -16,9 +16,12 @@ import (
 // the earliest new end of a life, in Unix ms.
 type dueTimes struct {
 	firstDelay, firstExpiry atomic.Int64
+	asleep                  atomic.Bool   // the scheduler waits for news, or is about to
+	news                    chan struct{} // one slot
 }
 
 func (d *dueTimes) reset() {
+	d.news = make(chan struct{}, 1)
 	d.firstDelay.Store(0) // what is stored is not known yet
 	d.firstExpiry.Store(math.MaxInt64)
 }
@@ -32,19 +35,40 @@ func lower(v *atomic.Int64, to int64) {
 	}
 }
 
-func (d *dueTimes) delay(atMs int64) { lower(&d.firstDelay, atMs) }
+func (d *dueTimes) delay(atMs int64) {
+	lower(&d.firstDelay, atMs)
+	d.tell()
+}
 
 func (d *dueTimes) expiry(atMs int64) {
 	if atMs != 0 {
 		lower(&d.firstExpiry, atMs)
+		d.tell()
 	}
+}
+
+// tell wakes a scheduler that waits for news. The time was stored before
+// asleep is read, and the scheduler sets asleep before it looks at the times:
+// one of the two sees the other.
+func (d *dueTimes) tell() {
+	if d.asleep.Load() && d.asleep.CompareAndSwap(true, false) {
+		select {
+		case d.news <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// none reports whether the writer has told nothing that was not taken.
+func (d *dueTimes) none() bool {
+	return d.firstDelay.Load() == math.MaxInt64 && d.firstExpiry.Load() == math.MaxInt64
 }
 
 // The scheduler's limits.
 const (
 	// tickEvery is how often the scheduler compares the clock with what is
-	// due. It never sleeps until a time of day, so that a clock that steps
-	// changes nothing but which tick finds something.
+	// due, as long as anything is pending. It never sleeps until a time of day,
+	// so that a clock that steps changes nothing but which tick finds something.
 	tickEvery = 25 * time.Millisecond
 	// fireWindow is how many keys of due messages are in memory at once.
 	fireWindow = 4096
@@ -123,13 +147,27 @@ func (s *scheduler) run() {
 	for {
 		for s.step() && !s.stopping() {
 		}
+		c := tick.C
+		if s.e.due.asleep.Store(true); s.idle() {
+			c = nil // a server that has nothing pending is not woken for it
+		}
 		select {
-		case <-tick.C:
+		case <-c:
+		case <-s.e.due.news:
 		case <-s.e.quit:
 			s.settle()
 			return
 		}
+		s.e.due.asleep.Store(false)
 	}
+}
+
+// idle reports whether nothing is pending, or somebody else sees to it.
+func (s *scheduler) idle() bool {
+	if s.e.Role() == Slave {
+		return true
+	}
+	return s.nextMs == math.MaxInt64 && s.nextEnd == math.MaxInt64 && s.e.due.none()
 }
 
 func (s *scheduler) stopping() bool {
