@@ -215,9 +215,31 @@ func (d *disk) RemoveAll(name string) error {
 	return nil
 }
 
-// SyncDir makes durable what was changed up to the last change in this
+// OpenDir opens a directory that is there.
+func (d *disk) OpenDir(name string) (storage.Dir, error) {
+	if err := d.ask("opendir", name); err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.names[name] == nil {
+		return nil, missing("opendir", name)
+	}
+	return &diskDir{d, name}, nil
+}
+
+// diskDir is an open directory.
+type diskDir struct {
+	d    *disk
+	name string
+}
+
+func (f *diskDir) Close() error { return nil }
+
+// Sync makes durable what was changed up to the last change in this
 // directory: a journal has no holes.
-func (d *disk) SyncDir(name string) error {
+func (f *diskDir) Sync() error {
+	d, name := f.d, f.name
 	if err := d.ask("syncdir", name); err != nil {
 		return err
 	}

@@ -160,6 +160,7 @@ func TestAttachWhenBroken(t *testing.T) {
 		w := &r.e.writer
 		var cmds []*Command
 		step := func(c *Command) *Command { cmds = append(cmds, c); w.Step(); return c }
+		step(r.pushPublish("bad", "0")) // the sync of which the others wait behind
 		del := step(r.pushDelete("gone"))
 		cre := step(r.pushCreate("gone", 0))
 		step(r.pushCreate("new", 0))

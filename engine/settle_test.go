@@ -102,7 +102,7 @@ func TestSettle(t *testing.T) {
 			// At level 0 that was all: nothing more is synced.
 			if lvl == 0 {
 				r.time.pass(time.Minute)
-				r.disk.fail = failing("/", "sync syncdir", unix.EIO)
+				r.disk.fail = failing(root, "sync syncdir", unix.EIO)
 				r.ok(r.pushPublish("t", "4"))
 				r.turn()
 				r.checkpoint()

@@ -43,7 +43,12 @@ func (fs quickFS) OpenAppend(name string) (storage.File, error) {
 	return quickFile{f}, nil
 }
 
-func (quickFS) SyncDir(string) error { return nil }
+func (quickFS) OpenDir(string) (storage.Dir, error) { return quickDir{}, nil }
+
+type quickDir struct{}
+
+func (quickDir) Sync() error  { return nil }
+func (quickDir) Close() error { return nil }
 
 // fakeClock is a time of day that the test moves. Any goroutine.
 type fakeClock struct {

@@ -28,6 +28,7 @@ type Batch struct {
 	deleted *TopicLog
 	trashed string // where the directory went that was in the way or deleted
 	madeDir bool
+	dirs    []Dir // for undoing that: where it was, and the trash
 }
 
 // Batch returns the store's batch; writer only.
@@ -193,7 +194,7 @@ func (b *Batch) writeDirs() (err error) {
 	if t := b.created; t != nil {
 		// A directory of that name is left from a deletion that a crash or an
 		// older server did not finish. Its messages are not this topic's.
-		if b.trashed, err = b.s.moveToTrash(t.log.dir); err != nil {
+		if err := b.takeAway(t.log.dir); err != nil {
 			return err
 		}
 		err := b.s.fsys.MkdirAll(t.log.dir)
@@ -201,10 +202,36 @@ func (b *Batch) writeDirs() (err error) {
 		return err
 	}
 	if t := b.deleted; t != nil {
-		b.trashed, err = b.s.moveToTrash(t.log.dir)
-		return err
+		return b.takeAway(t.log.dir)
 	}
 	return nil
+}
+
+// takeAway moves a topic's directory to the trash, if it is there. The handles
+// that bringing it back would need are opened first, because otherwise a
+// shortage of descriptors could make that fail, and stop writing.
+func (b *Batch) takeAway(dir string) error {
+	s := b.s
+	there, err := exists(s.fsys, dir)
+	if err != nil || !there {
+		return err
+	}
+	trash := filepath.Join(s.path, topicDir, trashDir)
+	if err := s.fsys.MkdirAll(trash); err != nil {
+		return err
+	}
+	for _, name := range []string{filepath.Dir(dir), trash} {
+		d, err := s.fsys.OpenDir(name)
+		if isDescriptorShortage(err) && s.closeIdle() {
+			d, err = s.fsys.OpenDir(name)
+		}
+		if err != nil {
+			return err
+		}
+		b.dirs = append(b.dirs, d)
+	}
+	b.trashed, err = s.moveToTrash(dir)
+	return err
 }
 
 // moveToTrash takes a topic's directory out of the way and returns where it
@@ -282,6 +309,11 @@ func (b *Batch) reset() {
 	b.touched, b.bytes = b.touched[:0], 0
 	b.meta.Reset()
 	b.created, b.deleted, b.trashed, b.madeDir = nil, nil, "", false
+	for _, d := range b.dirs {
+		d.Close()
+	}
+	clear(b.dirs)
+	b.dirs = b.dirs[:0]
 }
 
 // undo takes back whatever write has done, in the opposite order. After an
@@ -319,6 +351,7 @@ func (b *Batch) abandon() {
 			f.Close()
 		}
 		t.log.retired = nil
+		t.log.closeDir()
 		t.log.reset(0)
 		t.staged = false
 		t.index.drop()
@@ -341,8 +374,10 @@ func (b *Batch) undoDirs() error {
 		}
 		// Durable at once: a power cut that took only this back would leave a
 		// topic without its files.
-		errs = append(errs, s.fsys.Rename(b.trashed, t.log.dir),
-			s.fsys.SyncDir(filepath.Dir(t.log.dir)), s.fsys.SyncDir(filepath.Dir(b.trashed)))
+		errs = append(errs, s.fsys.Rename(b.trashed, t.log.dir))
+		for _, d := range b.dirs {
+			errs = append(errs, d.Sync())
+		}
 	}
 	return errors.Join(errs...)
 }

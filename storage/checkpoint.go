@@ -1,7 +1,9 @@
 package storage
 
 import (
+	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 )
 
@@ -95,7 +97,7 @@ func (t *CheckpointTask) Run() error {
 	}
 	t.ends = nil
 	if t.c.Clean {
-		return s.meta.Sync()
+		return s.syncMeta()
 	}
 	return nil
 }
@@ -110,16 +112,21 @@ func (t *CheckpointTask) syncAll() error {
 		}
 	}
 	for ; len(t.dirs) > 0; t.dirs = t.dirs[1:] {
-		if err := s.fsys.SyncDir(t.dirs[0]); err != nil && !isNotExist(err) {
-			if isDescriptorShortage(err) {
-				return err
-			}
-			return &FatalError{err}
+		if err := syncDir(s.fsys, t.dirs[0]); err != nil && !isNotExist(err) {
+			return err
 		}
 	}
-	if err := s.meta.Sync(); err != nil {
-		return &FatalError{err}
+	if err := s.syncMeta(); err != nil {
+		return err
 	}
 	t.done = true
+	return nil
+}
+
+// syncMeta makes the metadata durable.
+func (s *Store) syncMeta() error {
+	if err := s.meta.Sync(); err != nil {
+		return &FatalError{fmt.Errorf("sync of the metadata in %s: %w", filepath.Join(s.path, metaDir), err)}
+	}
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -26,8 +25,10 @@ type FS interface {
 	Rename(from, to string) error
 	Remove(name string) error
 	RemoveAll(name string) error
-	// SyncDir makes names in a directory durable.
-	SyncDir(name string) error
+	// OpenDir opens a directory for syncing. That is a step of its own, so that a
+	// shortage of descriptors is met before anything is written, where it can be
+	// refused, and not where a sync is due.
+	OpenDir(name string) (Dir, error)
 	// FreeBytes returns what an unprivileged writer may still write.
 	FreeBytes(name string) (int64, error)
 }
@@ -43,6 +44,13 @@ type File interface {
 	// kernel may have dropped the pages and report success the next time.
 	Sync() error
 	Size() (int64, error)
+	Close() error
+}
+
+// Dir is an open directory. Sync makes its names durable; for a failed one
+// File's rule holds.
+type Dir interface {
+	Sync() error
 	Close() error
 }
 
@@ -157,14 +165,28 @@ func (OS) Remove(name string) error { return os.Remove(name) }
 // RemoveAll implements FS.
 func (OS) RemoveAll(name string) error { return os.RemoveAll(name) }
 
-// SyncDir implements FS.
-func (OS) SyncDir(name string) error {
+// OpenDir implements FS. Sync is fsync and not fdatasync: whether that writes
+// new names is for the file system to say.
+func (OS) OpenDir(name string) (Dir, error) {
 	d, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// syncDir makes the names in a directory durable. A *FatalError is a failed
+// sync; any other error says that none was tried.
+func syncDir(fsys FS, name string) error {
+	d, err := fsys.OpenDir(name)
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	return d.Sync()
+	if err := d.Sync(); err != nil {
+		return &FatalError{err}
+	}
+	return nil
 }
 
 // FreeBytes implements FS.
@@ -187,15 +209,11 @@ func exists(fsys FS, name string) (bool, error) {
 	return false, err
 }
 
-// makeDir makes a directory where it is missing, its name in its parent
-// durable.
-func makeDir(fsys FS, dir string) error {
+// makeDir makes a directory where it is missing.
+func makeDir(fsys FS, dir string) (made bool, err error) {
 	there, err := exists(fsys, dir)
 	if err != nil || there {
-		return err
+		return false, err
 	}
-	if err := fsys.MkdirAll(dir); err != nil {
-		return err
-	}
-	return fsys.SyncDir(filepath.Dir(dir))
+	return true, fsys.MkdirAll(dir)
 }

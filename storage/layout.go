@@ -170,7 +170,7 @@ func writeSmallFile(fsys FS, name string, b []byte) error {
 	if err := fsys.Rename(tmp, name); err != nil {
 		return err
 	}
-	return fsys.SyncDir(filepath.Dir(name))
+	return syncDir(fsys, filepath.Dir(name))
 }
 
 func readSmallFile(fsys FS, name string) ([]byte, error) {

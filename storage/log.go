@@ -36,6 +36,8 @@ type Log struct {
 	retired []File // files that became full, open, not yet synced
 	kept    int    // how many of them were retired by committed batches
 	newName bool   // a file was created and the directory not yet synced
+	dirFile Dir    // the directory, open from before a file is created until it is synced
+	firm    bool   // syncWritten has made this batch durable
 	dirty   bool   // end.File has committed bytes that no takeSync covers
 	lost    error  // a sync on the writer failed: no later one may be believed
 }
@@ -171,6 +173,15 @@ func (l *Log) retire() { l.retired, l.file = append(l.retired, l.file), nil }
 
 func (l *Log) open(id, off int64) error {
 	name := fileName(l.dir, id)
+	if off == 0 && l.dirFile == nil {
+		// Before the file is there, because otherwise a shortage of descriptors
+		// would be met when its name has to be synced.
+		d, err := l.fsys.OpenDir(l.dir)
+		if err != nil {
+			return err
+		}
+		l.dirFile = d
+	}
 	f, err := l.fsys.OpenAppend(name)
 	if err != nil {
 		return err
@@ -206,11 +217,27 @@ func (l *Log) Commit(keep int) {
 	if l.file != nil && l.id != l.end.File {
 		l.retire() // the batch ended where its file is full
 	}
+	if l.firm {
+		for _, f := range l.retired {
+			f.Close() // all is on the disk: it has nothing to say
+		}
+		l.retired, l.dirty = nil, false
+		l.closeDir()
+	}
 	l.reset(keep)
 }
 
+// closeDir lets go of the directory, whose names are durable or somebody
+// else's to sync.
+func (l *Log) closeDir() {
+	if l.dirFile != nil {
+		l.dirFile.Close()
+	}
+	l.dirFile, l.newName = nil, false
+}
+
 func (l *Log) reset(keep int) {
-	l.staged, l.cuts, l.begun, l.done, l.fresh = l.staged[:0], l.cuts[:0], 0, 0, false
+	l.staged, l.cuts, l.begun, l.done, l.fresh, l.firm = l.staged[:0], l.cuts[:0], 0, 0, false, false
 	l.kept = len(l.retired)
 	if cap(l.staged) > keep {
 		l.staged = nil
@@ -225,6 +252,9 @@ func (l *Log) Rollback(keep int) error {
 	var err error
 	if l.begun > 0 {
 		err = l.undo()
+	}
+	if !l.newName {
+		l.closeDir()
 	}
 	l.reset(keep)
 	return err
@@ -256,7 +286,8 @@ func (l *Log) undo() error {
 		errs = append(errs, removeIfExists(l.fsys, fileName(l.dir, l.end.File+int64(nth))))
 	}
 	if removed {
-		errs = append(errs, l.fsys.SyncDir(l.dir))
+		errs = append(errs, l.dirFile.Sync())
+		l.newName = false
 	}
 	return errors.Join(errs...)
 }
@@ -285,9 +316,10 @@ func (l *Log) syncWritten() error {
 		errs = append(errs, l.file.Sync())
 	}
 	if l.newName {
-		errs = append(errs, l.fsys.SyncDir(l.dir))
+		errs = append(errs, l.dirFile.Sync())
 	}
 	l.lost = errors.Join(errs...)
+	l.firm = l.lost == nil
 	return l.lost
 }
 
@@ -318,14 +350,15 @@ func (l *Log) Close() error {
 // durable: the files that became full, to be closed after that, the current
 // file, and the directory if it has a new name.
 func (l *Log) takeSync() SyncTask {
-	t := SyncTask{fsys: l.fsys, retired: l.retired, current: l.file, lost: l.lost}
-	if l.newName {
-		t.dir = l.dir
-	}
-	if l.dirty && l.file == nil && l.end.Off > 0 {
+	t := SyncTask{fsys: l.fsys, retired: l.retired, dir: l.dirFile, lost: l.lost}
+	switch {
+	case !l.dirty:
+	case l.file != nil:
+		t.current = l.file
+	case l.end.Off > 0:
 		t.byName = fileName(l.dir, l.end.File) // the handle was closed meanwhile
 	}
-	l.retired, l.kept, l.newName, l.dirty = nil, 0, false, false
+	l.retired, l.kept, l.newName, l.dirty, l.dirFile = nil, 0, false, false, nil
 	return t
 }
 
@@ -337,7 +370,7 @@ type SyncTask struct {
 	retired []File
 	current File
 	byName  string
-	dir     string
+	dir     Dir
 	lost    error
 }
 
@@ -355,8 +388,9 @@ func (t *SyncTask) Run() error {
 	if t.byName != "" {
 		errs = append(errs, syncByName(t.fsys, t.byName))
 	}
-	if t.dir != "" {
-		errs = append(errs, t.fsys.SyncDir(t.dir))
+	if t.dir != nil {
+		errs = append(errs, t.dir.Sync())
+		t.dir.Close()
 	}
 	return errors.Join(errs...)
 }

@@ -243,18 +243,44 @@ func (m *memFS) RemoveAll(name string) error {
 	return nil
 }
 
-func (m *memFS) SyncDir(name string) error {
+func (m *memFS) OpenDir(name string) (Dir, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := m.op("syncdir " + name); err != nil {
-		return err
+	if err := m.op("opendir " + name); err != nil {
+		return nil, err
 	}
 	n := m.find(name)
 	if n == nil {
-		return notExist("sync", name)
+		return nil, notExist("open", name)
 	}
-	n.durableNames, n.nameOps = maps.Clone(n.names), nil
+	return &memDir{m, n, name}, nil
+}
+
+// memDir is an open directory. It stays the same one when it is renamed.
+type memDir struct {
+	fs   *memFS
+	node *memNode
+	name string
+}
+
+func (d *memDir) Sync() error {
+	d.fs.mu.Lock()
+	defer d.fs.mu.Unlock()
+	if err := d.fs.op("syncdir " + d.name); err != nil {
+		return err
+	}
+	d.node.durableNames, d.node.nameOps = maps.Clone(d.node.names), nil
 	return nil
+}
+
+func (d *memDir) Close() error { return nil }
+
+func (m *memFS) SyncDir(name string) error {
+	d, err := m.OpenDir(name)
+	if err != nil {
+		return err
+	}
+	return d.Sync()
 }
 
 func (m *memFS) FreeBytes(string) (int64, error) { return 1 << 40, nil }

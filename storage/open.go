@@ -45,7 +45,8 @@ func Open(opt Options) (*Store, *State, error) {
 		s.boot = bootID()
 	}
 	s.opt.MaxLogSize = max(1, opt.MaxLogSize) // 1: a file for each record
-	if err := makeDir(s.fsys, opt.Path); err != nil {
+	made, err := makeDir(s.fsys, opt.Path)
+	if err != nil {
 		return nil, nil, explainPath(err, opt.Path)
 	}
 	if _, real := opt.FS.(OS); real {
@@ -55,7 +56,7 @@ func Open(opt Options) (*Store, *State, error) {
 		}
 		s.lock = lock
 	}
-	state, err := s.openLocked()
+	state, err := s.openLocked(made)
 	if err != nil {
 		err = errors.Join(explainPath(err, opt.Path), s.closeAll())
 		return nil, nil, err
@@ -71,7 +72,7 @@ func explainPath(err error, path string) error {
 	return err
 }
 
-func (s *Store) openLocked() (*State, error) {
+func (s *Store) openLocked(made bool) (*State, error) {
 	f, adopt, err := settleFormat(s.fsys, s.path, s.opt.FolderCount)
 	if err != nil {
 		return nil, err
@@ -80,10 +81,8 @@ func (s *Store) openLocked() (*State, error) {
 	if s.history, err = readHistory(s.fsys, s.path); err != nil {
 		return nil, err
 	}
-	for _, dir := range []string{binlogDir, topicDir, metaDir} {
-		if err := makeDir(s.fsys, filepath.Join(s.path, dir)); err != nil {
-			return nil, err
-		}
+	if err := s.settleDirs(made); err != nil {
+		return nil, err
 	}
 	openMeta := s.opt.OpenMeta
 	if openMeta == nil {
@@ -108,4 +107,27 @@ func (s *Store) openLocked() (*State, error) {
 		return nil, err
 	}
 	return r.state, nil
+}
+
+// settleDirs makes the directories that are missing and their names durable,
+// also those of a start that was interrupted before it had done so: until the
+// format file is there, the data directory's own name may not be.
+func (s *Store) settleDirs(made bool) error {
+	for _, dir := range []string{binlogDir, topicDir, metaDir} {
+		if _, err := makeDir(s.fsys, filepath.Join(s.path, dir)); err != nil {
+			return err
+		}
+	}
+	if err := syncDir(s.fsys, s.path); err != nil {
+		return err
+	}
+	settled, err := exists(s.fsys, filepath.Join(s.path, formatFile))
+	if err != nil || settled {
+		return err
+	}
+	err = syncDir(s.fsys, filepath.Dir(s.path))
+	if !made && errors.Is(err, os.ErrPermission) {
+		return nil // somebody else has made it, in a place that is not ours to read
+	}
+	return err
 }

@@ -154,10 +154,15 @@ func (r *recovery) topicFile(t *recovering, dir string, id int64, newest bool) (
 	stop, lost := int64(-1), false // where what does not stay begins; it is of lost events
 	behind := from                 // the last record seen
 	ghosts := int64(-1)            // where records begin of which no event is known
+	again := false                 // all of it is of events that are applied again
 	tl, err := scanTail(f, from, topicKind, parse, func(off, end int64) error {
 		r.seen(rec.EventID)
 		switch {
 		case stop >= 0:
+		case r.powerLost && off == 0 && id > 0 && !rec.Source.Before(r.sound):
+			// The file before it can be lost, name and all: what this one holds
+			// is written again, in its order.
+			stop, again = 0, true
 		case r.powerLost && off > behind && !rec.Source.Before(r.sound):
 			stop = behind
 		case r.beyond(rec.Source):
@@ -191,7 +196,7 @@ func (r *recovery) topicFile(t *recovering, dir string, id int64, newest bool) (
 	case stop < 0 && !newest && !r.powerLost:
 		r.s.opt.Events.damage(&DamageError{Dir: dir, Pos: end, Err: errTorn})
 		return Pos{id, tl.size}, false, nil
-	case !lost:
+	case !lost && !again:
 		if err := r.rewind(t, f, &tl); err != nil {
 			return end, false, err
 		}
@@ -232,7 +237,7 @@ func (r *recovery) dropFiles(t *recovering, dir string, ids []int64) error {
 			return err
 		}
 	}
-	return r.s.fsys.SyncDir(dir)
+	return syncDir(r.s.fsys, dir)
 }
 
 // dropFile looks once more at a file that will go: its ids may have been seen,
@@ -297,7 +302,7 @@ func (r *recovery) rewindTo(t *recovering) error {
 	if err := r.s.meta.Commit(&b); err != nil {
 		return err
 	}
-	return r.s.meta.Sync()
+	return r.s.syncMeta()
 }
 
 // tornSource returns the source of the record at at, if its line can be read

@@ -488,7 +488,7 @@ func (r *recovery) settle() error {
 	}
 	// A clean checkpoint of the last stop must not come back: what will be
 	// written from now on is not clean.
-	return r.s.meta.Sync()
+	return r.s.syncMeta()
 }
 
 func (r *recovery) syncBinlog() error {
@@ -504,5 +504,5 @@ func (r *recovery) syncBinlog() error {
 			}
 		}
 	}
-	return r.s.fsys.SyncDir(dir)
+	return syncDir(r.s.fsys, dir)
 }

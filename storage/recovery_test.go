@@ -417,3 +417,30 @@ func TestDeletedTopicsFilesAreFound(t *testing.T) {
 	c.create("t")
 	c.want("t")
 }
+
+// After a power cut the name of a topic's first file can be lost where the next
+// one's is not: what that holds comes behind what is missing.
+func TestFirstFileLostByAPowerCut(t *testing.T) {
+	for _, old := range []bool{false, true} {
+		w := inMemory(t, 1) // a file for each record
+		w.create("t")
+		if old {
+			w.pub("t", "0")
+			w.checkpoint()
+			must(t, w.fs().Remove(w.topicFile("t", 0))) // as retention does
+			w.topics["t"].log.end = Pos{1, 0}
+		}
+		w.pub("t", "a")
+		w.pub("t", "b", "c")
+		must(t, w.trySync())
+		first := w.logs("t")[0]
+		c := w.killed()
+		must(t, c.fs().Remove(c.topicFile("t", first)))
+		c.opt.Boot = "another"
+		c.open().want("t", "a", "b", "c")
+		c.aliveAfter("first file lost")
+		if len(c.damages) > 0 {
+			t.Errorf("damage %v", c.damages)
+		}
+	}
+}

@@ -192,7 +192,7 @@ func (s *Store) markDirty(t *TopicLog, first int64) {
 	}
 	if t.log.newName {
 		s.markDir(t.log.dir)
-		t.log.newName = false
+		t.log.closeDir() // the checkpoint syncs by name
 	}
 }
 
@@ -258,6 +258,7 @@ func (s *Store) closeAll() error {
 			errs = append(errs, f.Close())
 		}
 		s.binlog.retired = nil
+		s.binlog.closeDir()
 	}
 	for s.open.Len() > 0 {
 		errs = append(errs, s.closeTopic(s.open.Front().Value.(*TopicLog)))

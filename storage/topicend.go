@@ -140,7 +140,7 @@ func (r *recovery) lowerEnd(t *recovering, end Pos) error {
 	if err := r.s.meta.Commit(&b); err != nil {
 		return err
 	}
-	return r.s.meta.Sync()
+	return r.s.syncMeta()
 }
 
 // settleEnds adds to recovery's checkpoint the ends that it would not store by
