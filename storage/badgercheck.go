@@ -11,7 +11,6 @@ import (
 	"github.com/dgraph-io/badger/v4/options"
 	"github.com/dgraph-io/badger/v4/table"
 	"github.com/dgraph-io/ristretto/v2/z"
-	"golang.org/x/sys/unix"
 )
 
 // Badger takes some damage for nothing: a damaged table ends the process from
@@ -61,7 +60,8 @@ func checkBadger(dir string, opt badger.Options) error {
 	return nil
 }
 
-// lockPatience is how long a process that was killed may take to let go.
+// lockPatience is how long a process that was killed may take to let go of
+// Badger's lock.
 const lockPatience = 5 * time.Second
 
 // awaitUnlocked waits until nobody holds Badger's lock on dir. The lock on the
@@ -73,12 +73,7 @@ func awaitUnlocked(dir string) error {
 		return err
 	}
 	defer f.Close()
-	for deadline := time.Now().Add(lockPatience); ; time.Sleep(10 * time.Millisecond) {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil || !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(deadline) {
-			return err // closing lets go of it, for Badger to take
-		}
-	}
+	return flock(f, lockPatience) // closing lets go of it, for Badger to take
 }
 
 // removeIfEmpty removes a file of size 0. Badger creates its files and then

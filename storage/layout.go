@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -60,7 +61,7 @@ func lockDir(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := flock(f, lockGrace); err != nil {
 		f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("%s is in use by another smss process: stop that one, or give this one another store.path", dir)
@@ -68,6 +69,25 @@ func lockDir(dir string) (*os.File, error) {
 		return nil, wrapPath("flock", name, err)
 	}
 	return f, nil
+}
+
+// lockGrace is how long a start waits for the directory's lock. A process that
+// only asks whether a server is running holds it for a moment, and one that was
+// killed lets go of it when the kernel has done away with it. A second server is
+// refused that much later.
+const lockGrace = 500 * time.Millisecond
+
+// lockPoll is the pause between two tries.
+const lockPoll = 10 * time.Millisecond
+
+// flock takes the exclusive lock on f, waiting for it no longer than grace.
+func flock(f *os.File, grace time.Duration) error {
+	for deadline := time.Now().Add(grace); ; time.Sleep(lockPoll) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil || !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) || time.Now().After(deadline) {
+			return err
+		}
+	}
 }
 
 // settleFormat reads the directory's format, or makes one for a directory that

@@ -9,6 +9,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"smss/codec"
 )
@@ -527,5 +530,35 @@ func TestMaxOpenTopics(t *testing.T) {
 	w.close()
 	if c.open != 0 {
 		t.Errorf("%d files are open after the end", c.open)
+	}
+}
+
+// Who only asks whether a server is running holds the lock for a moment: a start
+// in that moment waits. A second server is refused soon.
+func TestLockIsWaitedFor(t *testing.T) {
+	w := newWorld(t, 1000)
+	must(t, os.MkdirAll(w.opt.Path, 0o755))
+	name := filepath.Join(w.opt.Path, lockFile)
+	holder, err := os.Create(name)
+	must(t, err)
+	must(t, unix.Flock(int(holder.Fd()), unix.LOCK_SH))
+	asker, err := os.Open(name)
+	must(t, err)
+	defer asker.Close()
+	if err := flock(asker, 3*lockPoll); !errors.Is(err, unix.EWOULDBLOCK) {
+		t.Fatalf("a lock that is held: %v", err)
+	}
+	time.AfterFunc(5*lockPoll, func() { holder.Close() })
+	must(t, flock(asker, time.Minute))
+	must(t, asker.Close())
+	w.open()
+	o, err := OpenOffline(w.opt.Path)
+	must(t, err)
+	if !o.InUse() {
+		t.Error("an open directory is not in use")
+	}
+	w.close()
+	if o.InUse() {
+		t.Error("a closed directory is in use")
 	}
 }
