@@ -144,7 +144,7 @@ func (r *BinlogReader) readFile(out *Records, end Pos, limit int, scratch []byte
 		return scratch, err
 	}
 	defer f.Close()
-	s := newScanner(f, out.Next.Off, stop, scratch, max(readChunk, limit))
+	s := newScanner(f, binlogKind, out.Next.Off, stop, scratch, max(readChunk, limit))
 	var rec codec.BinlogRecord
 	parse := func(b []byte) (int, error) { return codec.ParseBinlogRecord(b, maxStoredPayload, &rec) }
 	for out.Count == 0 || len(out.Frame) < limit {

@@ -142,7 +142,7 @@ func (s *search) firstHead(file int64, end Pos) (head, error) {
 
 // headAt reads the record at off.
 func (s *search) headAt(f File, off, stop int64) (head, error) {
-	scan := newScanner(f, off, stop, nil, 4<<10)
+	scan := newScanner(f, s.kind, off, stop, nil, 4<<10)
 	var h head
 	_, err := scan.next(func(b []byte) (int, error) { return s.parse(b, &h) })
 	return h, err
@@ -174,7 +174,7 @@ func (s *search) locateIn(file, eventID int64, end Pos) (Pos, error) {
 	}
 	defer f.Close()
 	from := s.nearest(f, file, stop, func(e indexEntry) bool { return e.eventID <= eventID })
-	scan := newScanner(f, from, stop, nil, readChunk)
+	scan := newScanner(f, s.kind, from, stop, nil, readChunk)
 	var h head
 	parse := func(b []byte) (int, error) { return s.parse(b, &h) }
 	missing := error(ErrNotHeld)
@@ -186,14 +186,14 @@ func (s *search) locateIn(file, eventID int64, end Pos) (Pos, error) {
 			return Pos{}, missing
 		case errors.Is(err, codec.ErrRecordDamaged):
 			missing = &DamageError{Dir: s.dir, Pos: Pos{file, at}, After: last, Err: err}
-			next, found, err := resync(f, at, stop, s.kind, parse)
+			next, found, err := resync(f, s.kind, at, stop, parse)
 			if err != nil {
 				return Pos{}, err
 			}
 			if !found {
 				return Pos{}, missing
 			}
-			scan = newScanner(f, next, stop, scan.buf, readChunk)
+			scan = newScanner(f, s.kind, next, stop, scan.buf, readChunk)
 		case err != nil:
 			return Pos{}, err
 		case h.first <= eventID && eventID <= h.last:
@@ -251,7 +251,7 @@ func (r *TopicReader) firstRecord(file int64, end Pos) (TopicRecord, error) {
 
 // recordAt reads the record at off, without its message.
 func recordAt(f File, off, stop int64) (TopicRecord, error) {
-	s := newScanner(f, off, stop, nil, 4<<10)
+	s := newScanner(f, topicKind, off, stop, nil, 4<<10)
 	var rec TopicRecord
 	_, err := s.next(func(b []byte) (int, error) { return ParseTopicRecord(b, maxStoredPayload, &rec) })
 	rec.Message = nil

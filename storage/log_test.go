@@ -393,7 +393,7 @@ func TestScannerReadsRecordsAcrossItsBuffer(t *testing.T) {
 	defer f.Close()
 	size, _ := f.Size()
 	var rec TopicRecord
-	s := newScanner(f, 0, size, nil, 16)
+	s := newScanner(f, topicKind, 0, size, nil, 16)
 	n := 0
 	for ; ; n++ {
 		_, err := s.next(func(b []byte) (int, error) { return ParseTopicRecord(b, maxStoredPayload, &rec) })

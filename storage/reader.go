@@ -32,6 +32,7 @@ const readChunk = 64 << 10
 // scanner walks the records of one file, from an offset up to an end.
 type scanner struct {
 	file  File
+	kind  recordKind
 	off   int64 // of buf[0] in the file
 	end   int64 // nothing at or behind it is read
 	buf   []byte
@@ -39,8 +40,8 @@ type scanner struct {
 	chunk int
 }
 
-func newScanner(f File, from, end int64, buf []byte, chunk int) scanner {
-	return scanner{file: f, off: from, end: end, buf: buf[:0], chunk: chunk}
+func newScanner(f File, kind recordKind, from, end int64, buf []byte, chunk int) scanner {
+	return scanner{file: f, kind: kind, off: from, end: end, buf: buf[:0], chunk: chunk}
 }
 
 // pos returns the offset of the next record.
@@ -91,6 +92,11 @@ func (s *scanner) next(parse func([]byte) (int, error)) ([]byte, error) {
 			return nil, errTorn
 		}
 		have := len(s.rest)
+		if size > provedAbove && size > have {
+			if err := s.prove(); err != nil {
+				return nil, err
+			}
+		}
 		if err := s.fill(size); err != nil {
 			if errors.Is(err, io.EOF) {
 				return nil, errTorn // the file is shorter than its end
@@ -102,6 +108,38 @@ func (s *scanner) next(parse func([]byte) (int, error)) ([]byte, error) {
 		}
 	}
 }
+
+// provedAbove is the size of a record above which no memory is taken for it
+// before its checksum was found right: a damaged length can claim the rest of a
+// file. Records that long were written when the limit for messages allowed it,
+// so that the limit of today says nothing about them.
+const provedAbove = 1 << 20
+
+// prove returns an error where what the line of the next record says is not
+// true.
+func (s *scanner) prove() error {
+	c, err := claimAt(s.file, s.kind, s.pos(), s.end)
+	if err != nil {
+		return err
+	}
+	if !c.known {
+		return errLength
+	}
+	if ok, err := c.proved(s.file); err != nil || !ok {
+		if err == nil || errors.Is(err, io.EOF) {
+			err = errLength
+		}
+		return err
+	}
+	return nil
+}
+
+type lengthError struct{}
+
+func (lengthError) Error() string { return "damaged record: it is not as long as it says" }
+func (lengthError) Unwrap() error { return codec.ErrRecordDamaged }
+
+var errLength error = lengthError{}
 
 type tornError struct{}
 
@@ -169,7 +207,7 @@ func (r *TopicReader) readFile(p *Push, end Pos, lim PushLimits, scratch []byte)
 			return scratch, err
 		}
 	}
-	s := newScanner(f, p.Next.Off, stop, scratch, readChunk)
+	s := newScanner(f, topicKind, p.Next.Off, stop, scratch, readChunk)
 	err = r.collect(p, &s, lim, sealed)
 	if errors.Is(err, io.EOF) && sealed && p.Messages == 0 {
 		err = r.skipTo(p, p.Next.File+1, end)

@@ -308,7 +308,7 @@ func (r *recovery) rewindTo(t *recovering) error {
 // tornSource returns the source of the record at at, if its line can be read
 // and says that the record would end behind the file.
 func tornSource(f File, at, size int64) (source Pos, torn bool, err error) {
-	s := newScanner(f, at, size, nil, codec.MaxRecordLine+4)
+	s := newScanner(f, topicKind, at, size, nil, codec.MaxRecordLine+4)
 	if err := s.fill(0); err != nil && !errors.Is(err, io.EOF) {
 		return source, false, err
 	}
@@ -348,7 +348,7 @@ func (r *recovery) standsAt(rec *TopicRecord, topic string) bool {
 	if err != nil {
 		return true
 	}
-	s := newScanner(r.peek, rec.Source.Off, size, nil, codec.MaxRecordLine+4)
+	s := newScanner(r.peek, binlogKind, rec.Source.Off, size, nil, codec.MaxRecordLine+4)
 	if err := s.fill(0); err != nil && !errors.Is(err, io.EOF) {
 		return true
 	}

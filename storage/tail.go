@@ -44,7 +44,7 @@ func scanTail(f File, from int64, kind recordKind, parse func([]byte) (int, erro
 		return tail{}, err
 	}
 	t := tail{size: size, good: min(from, size)}
-	s := newScanner(f, t.good, size, nil, 1<<20)
+	s := newScanner(f, kind, t.good, size, nil, 1<<20)
 	for {
 		at := s.pos()
 		_, err := s.next(parse)
@@ -59,16 +59,16 @@ func scanTail(f File, from int64, kind recordKind, parse func([]byte) (int, erro
 		case errors.Is(err, io.EOF):
 			return t, nil
 		case errors.Is(err, codec.ErrRecordDamaged):
-			next, found, err := resync(f, at, size, kind, parse)
+			next, found, err := resync(f, kind, at, size, parse)
 			if err != nil {
 				return t, err
 			}
 			if !found {
-				t.broken, err = brokenAt(f, at, size, kind)
+				t.broken, err = brokenAt(f, kind, at, size)
 				return t, err
 			}
 			t.damaged = append(t.damaged, at)
-			s = newScanner(f, next, size, s.buf, 1<<20)
+			s = newScanner(f, kind, next, size, s.buf, 1<<20)
 		default:
 			return t, err
 		}
@@ -77,8 +77,8 @@ func scanTail(f File, from int64, kind recordKind, parse func([]byte) (int, erro
 
 // brokenAt reports whether the file's end, from at on, where no record can be
 // read, is damage and not a torn write.
-func brokenAt(f File, at, size int64, kind recordKind) (bool, error) {
-	s := newScanner(f, at, size, nil, codec.MaxRecordLine+4)
+func brokenAt(f File, kind recordKind, at, size int64) (bool, error) {
+	s := newScanner(f, kind, at, size, nil, codec.MaxRecordLine+4)
 	if err := s.fill(0); err != nil && !errors.Is(err, io.EOF) {
 		return false, err
 	}
@@ -103,17 +103,17 @@ func brokenAt(f File, at, size int64, kind recordKind) (bool, error) {
 // record is looked for where this one ends. One that would end behind the
 // file is a torn write, or its length is what is damaged: what is found inside
 // it is a record only if the checksum is right for a length that ends there.
-func resync(f File, at, size int64, kind recordKind, parse func([]byte) (int, error)) (int64, bool, error) {
-	c, err := claimAt(f, at, size, kind)
+func resync(f File, kind recordKind, at, size int64, parse func([]byte) (int, error)) (int64, bool, error) {
+	c, err := claimAt(f, kind, at, size)
 	if err != nil {
 		return 0, false, err
 	}
 	if c.known && c.end < size {
-		if whole, err := wholeAt(f, c.end, size, parse); whole || err != nil {
+		if whole, err := wholeAt(f, kind, c.end, size, parse); whole || err != nil {
 			return c.end, whole, err
 		}
 	}
-	s := newScanner(f, at+1, size, nil, 1<<20)
+	s := newScanner(f, kind, at+1, size, nil, 1<<20)
 	for tries := 0; s.pos() < size && tries < claimTries; {
 		if len(s.rest) < codec.MaxRecordLine+4 && s.pos()+int64(len(s.rest)) < size {
 			if err := s.fill(1 << 20); err != nil {
@@ -125,7 +125,7 @@ func resync(f File, at, size int64, kind recordKind, parse func([]byte) (int, er
 		}
 		n, err := parse(s.rest)
 		if errors.Is(err, codec.ErrRecordShort) && int64(n) <= size-s.pos() && n > len(s.rest) {
-			whole, err2 := wholeAt(f, s.pos(), size, parse)
+			whole, err2 := wholeAt(f, kind, s.pos(), size, parse)
 			if err2 != nil {
 				return 0, false, err2
 			}
@@ -163,8 +163,8 @@ type claim struct {
 	sum     []byte // nil without a checksum
 }
 
-func claimAt(f File, at, size int64, kind recordKind) (claim, error) {
-	s := newScanner(f, at, size, nil, codec.MaxRecordLine+4)
+func claimAt(f File, kind recordKind, at, size int64) (claim, error) {
+	s := newScanner(f, kind, at, size, nil, codec.MaxRecordLine+4)
 	if err := s.fill(0); err != nil && !errors.Is(err, io.EOF) {
 		return claim{}, err
 	}
@@ -191,6 +191,20 @@ func claimAt(f File, at, size int64, kind recordKind) (claim, error) {
 	return c, nil
 }
 
+// proved reports whether a record's checksum is right for what its line says,
+// or, where it has none, whether it ends as a record does. It takes no memory
+// for the record.
+func (c *claim) proved(f File) (bool, error) {
+	var last [1]byte
+	if n, err := f.ReadAt(last[:], c.end-1); n == 0 {
+		return false, err
+	}
+	if last[0] != '\n' || c.sum == nil {
+		return last[0] == '\n', nil
+	}
+	return c.endsAt(f, c.end)
+}
+
 // endsAt reports whether the checksum is right for a record that ends at end;
 // of one without a checksum that cannot be said.
 func (c *claim) endsAt(f File, end int64) (bool, error) {
@@ -213,8 +227,8 @@ func (c *claim) endsAt(f File, end int64) (bool, error) {
 	return fmt.Sprintf("%08x", sum) == string(c.sum), nil
 }
 
-func wholeAt(f File, at, size int64, parse func([]byte) (int, error)) (bool, error) {
-	s := newScanner(f, at, size, nil, 4<<10)
+func wholeAt(f File, kind recordKind, at, size int64, parse func([]byte) (int, error)) (bool, error) {
+	s := newScanner(f, kind, at, size, nil, 4<<10)
 	_, err := s.next(parse)
 	if err == nil {
 		return true, nil
