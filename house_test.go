@@ -100,6 +100,7 @@ var testModules = []string{"pgregory.net/rapid", "go.uber.org/goleak", "gopkg.in
 // has few goroutines, and each has an owner in ORDER.md or its package's doc.go.
 var startsGoroutines = []string{
 	"bench/bare.go",               // the control connection of the bare server
+	"bench/latency.go",            // the receivers, while the publisher runs
 	"bench/measure.go",            // the sampler of the server's CPU and memory
 	"bench/server.go",             // the wait for the server's process
 	"client/clienttest/server.go", // a server of scripts, for tests

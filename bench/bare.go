@@ -37,14 +37,14 @@ func bareLoops() int { return min(max(1, runtime.GOMAXPROCS(0)-1), 16) }
 
 func runBareServer(ctx context.Context, s *settings, out output) error {
 	addr := net.JoinHostPort(s.host, strconv.Itoa(s.port))
-	stop, failed, err := startBareHere(addr, s.BareLoops)
+	_, failed, err := startBareHere(addr, s.BareLoops)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(out.stderr, "bare server on %s, %d event loops; it stores nothing\n", addr, s.BareLoops)
 	select {
 	case <-ctx.Done():
-		return stop()
+		return nil // nothing is stored: the end of the process is end enough
 	case err := <-failed:
 		return fmt.Errorf("bare server: %w", err)
 	}

@@ -17,8 +17,36 @@ func serverConfig(s *settings, data string, port int) ([]byte, error) {
 		"store.path=" + data,
 		"store.flushLevel=" + strconv.Itoa(s.Flush),
 	}
+	return configOf(append(all, s.Set...))
+}
+
+// existingKeys are what the existing server needs to be told, since a key that
+// it misses is 0 there. The values are this server's defaults, with which it
+// does at least as well as with its own.
+var existingKeys = []string{
+	"log.path=stdout", "log.sample=10000", "log.withGid=false",
+	"log.rotate.maxSize=500", "log.rotate.maxBackups=10", "log.rotate.maxAge=14",
+	"store.maxLogSize=1073741824", "store.maxDays=7", "store.clearInterval=7200",
+	"store.waitDelLockTimeoutMs=3000", "store.noCache=false", "store.folderCount=10",
+	"worker.buffSize=4096", "worker.waitMsgTimeout=1000", "worker.waitMsgTimeoutLogSample=30",
+	"timeout.net.write=1000", "timeout.server.alive=30000",
+	"background.defaultScanSecond=7200", "background.firstExecSecond=1",
+}
+
+// foreignConfig is the configuration file of another binary: every key of the
+// existing server, which this one accepts as well.
+func foreignConfig(s *settings, data string, port int) ([]byte, error) {
+	own := []string{
+		"port=" + strconv.Itoa(port),
+		"store.path=" + data,
+		"store.flushLevel=" + strconv.Itoa(s.Flush),
+	}
+	return configOf(slices.Concat(existingKeys, own, s.Set))
+}
+
+func configOf(all []string) ([]byte, error) {
 	root := section{}
-	for _, kv := range append(all, s.Set...) {
+	for _, kv := range all {
 		key, value, _ := strings.Cut(kv, "=")
 		if !root.set(strings.Split(key, "."), value) {
 			return nil, usagef("-set %s: the key is a section elsewhere, or below a value", kv)

@@ -33,8 +33,8 @@ type target struct {
 	duration time.Duration
 }
 
-// figures are what a run of the generator gave.
-type figures struct {
+// tally is what a run of the generator gave.
+type tally struct {
 	requests int64 // answered with success
 	failed   int64
 	reads    int64
@@ -96,8 +96,8 @@ func (g *generator) done() int64 {
 
 // run sends until the target is reached or ctx ends, and then takes the
 // replies that are still due. An error means that the generator itself
-// failed; failed requests are in the figures.
-func (g *generator) run(ctx context.Context, t target) (*figures, error) {
+// failed; failed requests are in the tally.
+func (g *generator) run(ctx context.Context, t target) (*tally, error) {
 	g.stop.Store(false)
 	defer context.AfterFunc(ctx, func() { g.stop.Store(true) })()
 	errs := make([]error, len(g.loops))
@@ -111,8 +111,8 @@ func (g *generator) run(ctx context.Context, t target) (*figures, error) {
 }
 
 // merge adds up what the loops have recorded.
-func merge(loops []*loop) *figures {
-	f := &figures{errors: map[string]int64{}, latency: newHistogram()}
+func merge(loops []*loop) *tally {
+	f := &tally{errors: map[string]int64{}, latency: newHistogram()}
 	for _, l := range loops {
 		f.latency.Merge(l.latency)
 		f.requests += l.succeeded

@@ -132,6 +132,7 @@ func serve(t *testing.T, handle func(net.Conn)) (addr string) {
 }
 
 func TestGeneratorCountsErrors(t *testing.T) {
+	t.Parallel()
 	work := newWorkload("bench", 1, 10, 1, 2)
 	// Each second request is refused, and replies come in pieces of 7 bytes.
 	refusing := func(c net.Conn) {
@@ -226,6 +227,7 @@ func TestErrorTextsAreBounded(t *testing.T) {
 }
 
 func TestGeneratorStopsEarly(t *testing.T) {
+	t.Parallel()
 	g := dialForTest(t, load{addr: bareForTest(t), connections: 8, loops: 2, pipeline: 4, work: newWorkload("bench", 1, 100, 1, 4)})
 	ctx, cancel := context.WithCancel(testContext(t))
 	defer cancel()

@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"io"
 	"strconv"
 	"time"
 
@@ -12,126 +11,66 @@ import (
 	"smss/codec"
 )
 
-// IdleResult is what quiet subscribers cost.
-type IdleResult struct {
-	Server             string   `json:"server"`
-	Subscribers        int      `json:"subscribers"`
-	ConnectSeconds     float64  `json:"connectSeconds"`
-	MemoryBefore       int64    `json:"memoryBefore,omitempty"`
-	MemoryAfter        int64    `json:"memoryAfter,omitempty"`
-	BytesPerConnection float64  `json:"bytesPerConnection,omitempty"`
-	HighWaterMark      int64    `json:"highWaterMark,omitempty"`
-	Seconds            float64  `json:"seconds"`
-	ServerCPUSeconds   *float64 `json:"serverCPUSeconds,omitempty"`
-	Heartbeats         int      `json:"heartbeats"`
-	Interrupted        bool     `json:"interrupted,omitempty"`
-}
-
+// runIdle measures what quiet subscribers cost.
 func runIdle(ctx context.Context, s *settings, out output) error {
-	if err := checkFile(s.json); err != nil {
-		return err
-	}
-	reserveDescriptors(s.Subscribers) // before the server starts: it inherits the limit
-	report := newReport(s)
-	p := newProgress(out, s, "idle")
-	srv, err := openServer(ctx, s)
-	if err != nil {
-		return interruption(ctx, err)
-	}
-	r, err := measureIdle(ctx, s, srv, p)
-	p.end()
-	stopped := srv.stop()
-	if err != nil {
-		return interruption(ctx, err)
-	}
-	report.Idle = r
-	if err := report.writeFile(s.json); err != nil {
-		return err
-	}
-	report.Machine.print(out.stdout)
-	r.print(out.stdout)
-	return stopped
+	name := s.title()
+	return runPlan(ctx, s, out, scenario{name, func(ctx context.Context, srv *server, p *progress) ([]Result, error) {
+		r := newResult(name)
+		err := measureIdle(ctx, s, srv, p, &r)
+		if err != nil {
+			return nil, err
+		}
+		return []Result{r}, nil
+	}})
 }
 
-func measureIdle(ctx context.Context, s *settings, srv *server, p *progress) (*IdleResult, error) {
+func measureIdle(ctx context.Context, s *settings, srv *server, p *progress, r *Result) error {
 	if err := createTopics(ctx, srv.addr, time.Duration(s.Timeout), s.Topic, 1); err != nil {
-		return nil, err
+		return err
 	}
 	q, err := newQuietSubscribers(srv.addr)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer q.close()
 	if err := q.wait(ctx, time.Duration(s.Settle)); err != nil {
-		return nil, err
-	}
-	r := &IdleResult{Server: srv.name, Subscribers: s.Subscribers}
-	before, err := srv.memory()
-	if err != nil {
-		return nil, err
-	}
-	start := time.Now()
-	for i := range s.Subscribers {
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		if err := q.subscribe(s.Topic, i); err != nil {
-			return nil, fmt.Errorf("subscriber %d: %w", i+1, err)
-		}
-		if i%1000 == 999 {
-			p.say(count(int64(i+1)) + " subscribers")
-		}
-	}
-	r.ConnectSeconds = time.Since(start).Seconds()
-	p.say("settling")
-	if err := q.wait(ctx, time.Duration(s.Settle)); err != nil {
-		return nil, err
-	}
-	after, err := srv.memory()
-	if err != nil {
-		return nil, err
-	}
-	r.MemoryBefore, r.MemoryAfter, r.HighWaterMark = before.resident, after.resident, after.peak
-	r.BytesPerConnection = float64(after.resident-before.resident) / float64(s.Subscribers)
-	p.say("measuring CPU for " + time.Duration(s.Duration).String())
-	return r, q.measureCPU(ctx, s, srv, r)
-}
-
-// measureCPU fills in what the server uses while nothing happens.
-func (q *quietSubscribers) measureCPU(ctx context.Context, s *settings, srv *server, r *IdleResult) error {
-	var start, end cpuTime
-	var err error
-	if srv.pid != 0 {
-		if start, err = processCPU(srv.pid); err != nil {
-			return srv.lost(err)
-		}
-	}
-	began := time.Now()
-	q.heartbeats = 0
-	if err := q.wait(ctx, time.Duration(s.Duration)); err != nil {
 		return err
 	}
-	r.Seconds, r.Heartbeats, r.Interrupted = time.Since(began).Seconds(), q.heartbeats, ctx.Err() != nil
+	before, err := srv.memory()
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	if err := q.subscribeAll(ctx, s.Topic, s.Subscribers, p); err != nil {
+		return err
+	}
+	r.Figures["subscribers"] = float64(s.Subscribers)
+	r.Figures["connectSeconds"] = time.Since(start).Seconds()
+	p.say("settling")
+	if err := q.wait(ctx, time.Duration(s.Settle)); err != nil {
+		return err
+	}
+	p.say("measuring CPU for " + time.Duration(s.Duration).String())
+	q.heartbeats = 0
+	w, err := observe(ctx, srv, p, func() int64 { return 0 }, func(ctx context.Context) error {
+		return q.wait(ctx, time.Duration(s.Duration))
+	})
+	if err != nil {
+		return err
+	}
+	r.Interrupted = ctx.Err() != nil
+	r.Figures[keySeconds] = w.elapsed.Seconds()
+	r.Figures["heartbeats"] = float64(q.heartbeats)
+	r.Series = w.series
 	if srv.pid != 0 {
-		if end, err = processCPU(srv.pid); err != nil {
-			return srv.lost(err)
-		}
-		used := end.since(start).total.Seconds()
-		r.ServerCPUSeconds = &used
+		r.Figures[keyServerCores] = w.cpu.total.Seconds() / max(w.elapsed.Seconds(), 1e-9)
+		r.Figures[keyResidentBefore] = float64(before.resident)
+		r.Figures[keyResidentPeak] = float64(max(w.before.resident, w.peak.resident))
+		r.Figures[keyResidentEnd] = float64(w.end.resident)
+		r.Figures[keyHighWaterMark] = float64(w.peak.peak)
+		r.Figures["bytesPerSubscriber"] = float64(w.before.resident-before.resident) / float64(s.Subscribers)
 	}
 	return nil
-}
-
-// memory is zero where the server's process is not known.
-func (srv *server) memory() (memory, error) {
-	if srv.pid == 0 {
-		return memory{}, nil
-	}
-	m, err := processMemory(srv.pid)
-	if err != nil {
-		return m, srv.lost(err)
-	}
-	return m, nil
 }
 
 // quietSubscribers are connections in stream mode that get heartbeats and
@@ -178,6 +117,22 @@ func (q *quietSubscribers) subscribe(topic string, i int) error {
 		return fmt.Errorf("subscribe: %s", closedText(err))
 	}
 	return q.poller.add(fd, i)
+}
+
+// subscribeAll adds n subscribers.
+func (q *quietSubscribers) subscribeAll(ctx context.Context, topic string, n int, p *progress) error {
+	for i := range n {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err := q.subscribe(topic, i); err != nil {
+			return fmt.Errorf("subscriber %d: %w", i+1, err)
+		}
+		if i%1000 == 999 {
+			p.say(count(int64(i+1)) + " subscribers")
+		}
+	}
+	return nil
 }
 
 // wait takes heartbeats for a time. Anything else that a subscriber is told
@@ -227,23 +182,4 @@ func (q *quietSubscribers) receive(index int) error {
 		}
 	}
 	return nil
-}
-
-func (r *IdleResult) print(w io.Writer) {
-	t := table{w, 14}
-	if r.Interrupted {
-		fmt.Fprintln(w, "  interrupted: figures up to then")
-	}
-	t.row("server", r.Server)
-	t.row("subscribers", count(int64(r.Subscribers)), fmt.Sprintf("connected in %.1f s", r.ConnectSeconds))
-	if r.MemoryAfter > 0 {
-		t.row("server memory before", mebibytes(r.MemoryBefore))
-		t.row("server memory after", mebibytes(r.MemoryAfter), "VmHWM "+mebibytes(r.HighWaterMark))
-		t.row("memory per connection", fmt.Sprintf("%.2f KiB", r.BytesPerConnection/1024))
-	}
-	if r.ServerCPUSeconds != nil {
-		share := 100 * *r.ServerCPUSeconds / max(r.Seconds, 1e-9)
-		t.row("server CPU", fmt.Sprintf("%.3f s", *r.ServerCPUSeconds), fmt.Sprintf("in %.1f s: %.2f %% of a core", r.Seconds, share))
-	}
-	t.row("heartbeats in that time", count(int64(r.Heartbeats)))
 }

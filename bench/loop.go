@@ -298,9 +298,11 @@ func (l *loop) finish(c *connection) {
 	}
 }
 
-func (l *loop) countError(text string, n int64) {
-	if _, known := l.errors[text]; !known && len(l.errors) >= maxErrorTexts {
+func (l *loop) countError(text string, n int64) { countError(l.errors, text, n) }
+
+func countError(all map[string]int64, text string, n int64) {
+	if _, known := all[text]; !known && len(all) >= maxErrorTexts {
 		text = "other errors"
 	}
-	l.errors[text] += n
+	all[text] += n
 }

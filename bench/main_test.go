@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/signal"
@@ -12,6 +13,10 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"go.uber.org/goleak"
+
+	"smss/codec"
 )
 
 // TestMain lets the test binary stand in for the smss binary that bench
@@ -26,7 +31,35 @@ func TestMain(m *testing.M) {
 			os.Exit(standInServer(os.Args[2]))
 		}
 	}
-	os.Exit(m.Run())
+	os.Exit(runTests(m))
+}
+
+// ownedByGnet are the goroutines that its pool starts when the package is
+// loaded.
+var ownedByGnet = []goleak.Option{
+	goleak.IgnoreTopFunction("github.com/panjf2000/ants/v2.(*poolCommon).purgeStaleWorkers"),
+	goleak.IgnoreTopFunction("github.com/panjf2000/ants/v2.(*poolCommon).ticktock"),
+}
+
+// buildDirectory holds the real server's binary.
+var buildDirectory string
+
+func runTests(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "smss-bench-test-")
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	buildDirectory = dir
+	status := m.Run()
+	if status == 0 {
+		if err := goleak.Find(ownedByGnet...); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+	}
+	return status
 }
 
 func standInServer(config string) int {
@@ -48,15 +81,12 @@ func standInServer(config string) int {
 	port := regexp.MustCompile(`(?m)^port: (\d+)$`).FindSubmatch(b)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	end, _, err := startBareHere("127.0.0.1:"+string(port[1]), 1)
+	_, _, err = startBareHere("127.0.0.1:"+string(port[1]), 1)
 	if err != nil {
 		fmt.Println(err)
 		return 1
 	}
 	<-ctx.Done()
-	if end() != nil {
-		return 1
-	}
 	return 0
 }
 
@@ -87,3 +117,18 @@ func testContext(t *testing.T) context.Context {
 }
 
 func noEnv(string) string { return "" }
+
+// listLength asks for all topics and returns how many bytes of JSON tell of
+// them.
+func (c *control) listLength(t *testing.T) int {
+	t.Helper()
+	_ = c.conn.SetDeadline(time.Now().Add(c.timeout))
+	if _, err := c.conn.Write(codec.AppendPlain(nil, codec.List, "", "")); err != nil {
+		t.Fatal(err)
+	}
+	var head [codec.ReplyHeaderSize]byte
+	if _, err := io.ReadFull(c.conn, head[:]); err != nil {
+		t.Fatal(err)
+	}
+	return int(codec.ParseReplyHeader(head[:]).JSONSize)
+}

@@ -8,89 +8,93 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// measure puts the load of s on srv and returns what came of it. After ctx
-// has ended in the middle of the measured window the result is of what was
-// done till then.
-func measure(ctx context.Context, s *settings, srv *server, pipeline int, p *progress) (*Result, error) {
-	defer p.end()
-	timeout := time.Duration(s.Timeout)
-	if err := createTopics(ctx, srv.addr, timeout, s.Topic, s.Topics); err != nil {
-		return nil, err
-	}
-	work := newWorkload(s.Topic, s.Topics, s.Size, s.Batch, pipeline)
-	g, err := dialGenerator(ctx, &load{addr: srv.addr, connections: s.Threads, loops: s.Loops,
-		pipeline: pipeline, work: work, timeout: timeout})
+// window is what was seen of both processes while something ran.
+type window struct {
+	server  *server
+	elapsed time.Duration
+	own     cpuTime
+	cpu     cpuTime // the server's
+	before  memory
+	peak    memory
+	end     memory
+	series  []Sample
+}
+
+// observe runs do and watches server and generator meanwhile. done is how far
+// the run is. The context of do also ends when the disk is nearly full, which
+// is an error.
+func observe(ctx context.Context, srv *server, p *progress, done func() int64, do func(context.Context) error) (*window, error) {
+	runCtx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	w := &window{server: srv}
+	watch := &watcher{window: w, progress: p, done: done, tooFull: cancel}
+	start, err := srv.cpu()
 	if err != nil {
 		return nil, err
 	}
-	defer g.close()
-	if s.Warmup > 0 {
-		p.say("warming up")
-		warm, err := g.run(ctx, target{duration: time.Duration(s.Warmup)})
-		if err != nil {
-			return nil, err
-		}
-		if warm.failed > 0 {
-			r := &Result{Server: srv.name, Requests: warm.requests, Failed: warm.failed, Errors: warm.errors}
-			return nil, fmt.Errorf("warm-up: %w", r.err())
-		}
-	}
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
-	return measureWindow(ctx, s, srv, g, p)
-}
-
-// measureWindow is the part that counts.
-func measureWindow(ctx context.Context, s *settings, srv *server, g *generator, p *progress) (*Result, error) {
-	runCtx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	w := &watcher{server: srv, progress: p, done: g.done, tooFull: cancel}
-	var serverStart cpuTime
-	var err error
-	if srv.pid != 0 {
-		if serverStart, err = processCPU(srv.pid); err != nil {
-			return nil, srv.lost(err)
-		}
-	}
-	stopWatching := w.start()
-	ownStart := ownCPU()
-	f, err := g.run(runCtx, target{requests: s.Requests, duration: time.Duration(s.Duration)})
-	own := ownCPU().since(ownStart)
-	stopWatching()
+	stop := watch.start()
+	ownStart, began := ownCPU(), time.Now()
+	err = do(runCtx)
+	w.elapsed, w.own = time.Since(began), ownCPU().since(ownStart)
+	stop()
 	if err != nil {
 		return nil, err
 	}
 	if cause := context.Cause(runCtx); cause != nil && ctx.Err() == nil {
 		return nil, cause
 	}
-	r := newResult(srv.name, g.loops[0].load, f)
-	r.Interrupted = ctx.Err() != nil
-	r.GeneratorCPU = cpuOf(own, f.requests)
-	r.Series = w.series
-	if srv.pid != 0 {
-		serverEnd, err := processCPU(srv.pid)
-		if err != nil {
-			return nil, srv.lost(err)
-		}
-		c := cpuOf(serverEnd.since(serverStart), f.requests)
-		r.ServerCPU, r.ServerMemory = &c, w.memory()
+	end, err := srv.cpu()
+	if err != nil {
+		return nil, err
 	}
-	return r, nil
+	w.cpu = end.since(start)
+	if w.end, err = srv.memory(); err != nil {
+		return nil, err
+	}
+	w.peak.resident = max(w.peak.resident, w.end.resident)
+	w.peak.peak = max(w.peak.peak, w.end.peak)
+	return w, nil
 }
 
-func newResult(name string, l *load, f *figures) *Result {
-	seconds := max(f.elapsed.Seconds(), 1e-9)
-	perSecond := float64(f.requests) / seconds
-	return &Result{
-		Server: name, Pipeline: l.pipeline, Seconds: f.elapsed.Seconds(),
-		Requests: f.requests, Messages: f.requests * int64(l.work.batch), Failed: f.failed, Errors: f.errors,
-		RequestsPerSecond:  perSecond,
-		MessagesPerSecond:  perSecond * float64(l.work.batch),
-		MegabytesPerSecond: perSecond * float64(l.work.body) / 1e6,
-		RepliesPerRead:     float64(f.requests) / float64(max(1, f.reads)),
-		Latency:            latencyOf(f.latency),
+// describe puts CPU and memory into a result. CPU is told per request or per
+// message, n of them.
+func (w *window) describe(r *Result, perServer, perOwn string, n int64) {
+	seconds := max(w.elapsed.Seconds(), 1e-9)
+	each := func(c cpuTime) float64 { return float64(c.total.Nanoseconds()) / 1000 / float64(max(1, n)) }
+	r.Figures[perOwn], r.Figures[keyOwnCores] = each(w.own), w.own.total.Seconds()/seconds
+	r.Series = w.series
+	if w.server.pid == 0 {
+		return
 	}
+	r.Figures[perServer], r.Figures[keyServerCores] = each(w.cpu), w.cpu.total.Seconds()/seconds
+	r.Figures[keyResidentBefore] = float64(w.before.resident)
+	r.Figures[keyResidentPeak] = float64(w.peak.resident)
+	r.Figures[keyResidentEnd] = float64(w.end.resident)
+	r.Figures[keyHighWaterMark] = float64(w.peak.peak)
+}
+
+// cpu is zero where the server's process is not known.
+func (srv *server) cpu() (cpuTime, error) {
+	if srv.pid == 0 {
+		return cpuTime{}, nil
+	}
+	c, err := processCPU(srv.pid)
+	if err != nil {
+		return c, srv.lost(err)
+	}
+	return c, nil
+}
+
+// memory is zero where the server's process is not known.
+func (srv *server) memory() (memory, error) {
+	if srv.pid == 0 {
+		return memory{}, nil
+	}
+	m, err := processMemory(srv.pid)
+	if err != nil {
+		return m, srv.lost(err)
+	}
+	return m, nil
 }
 
 // lost explains why a server's process cannot be read any more.
@@ -106,19 +110,20 @@ func (srv *server) lost(err error) error {
 }
 
 // watcher looks at server and generator while they run: ten times a second at
-// the server's memory and the disk, once a second at the rate.
+// the server's memory and the disk, less often at how far they are.
 type watcher struct {
-	server   *server
+	window   *window
 	progress *progress
 	done     func() int64
 	tooFull  context.CancelCauseFunc
-
-	before, peak memory
-	series       []Second
 }
 
 const (
 	watchInterval = 100 * time.Millisecond
+	// sampleInterval is the distance of a series' points. It doubles, and every
+	// other point goes, whenever there are maxSamples of them.
+	sampleInterval = 200 * time.Millisecond
+	maxSamples     = 600
 	// minFreeDisk is what a run leaves free, on a disk that is not ours to fill.
 	minFreeDisk = 1 << 30
 )
@@ -126,9 +131,10 @@ const (
 // start watches until the function that it returns is called, which waits for
 // the last look.
 func (w *watcher) start() (stop func()) {
-	if w.server.pid != 0 {
-		w.before, _ = processMemory(w.server.pid)
-		w.peak = w.before
+	win := w.window
+	if win.server.pid != 0 {
+		win.before, _ = processMemory(win.server.pid)
+		win.peak = win.before
 	}
 	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -145,48 +151,64 @@ func (w *watcher) watch(quit <-chan struct{}) {
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
 	start := time.Now()
-	last, lastDone := time.Duration(0), int64(0)
+	w.sample(0, w.look())
+	interval, sampled := sampleInterval, time.Duration(0)
+	shown, shownDone := time.Duration(0), int64(0)
 	for {
-		resident := w.look()
 		select {
 		case <-quit:
-			w.look()
 			return
 		case <-tick.C:
 		}
-		elapsed := time.Since(start)
-		if elapsed-last < time.Second-watchInterval/2 {
-			continue
+		resident, elapsed := w.look(), time.Since(start)
+		if elapsed-sampled >= interval-watchInterval/2 {
+			w.sample(elapsed, resident)
+			sampled = elapsed
+			if len(w.window.series) >= maxSamples {
+				interval *= 2
+				w.window.series = everyOther(w.window.series)
+			}
 		}
-		done := w.done()
-		w.progress.show(elapsed, done, float64(done-lastDone)/(elapsed-last).Seconds())
-		w.series = append(w.series, Second{Seconds: elapsed.Seconds(), Requests: done, Resident: resident})
-		last, lastDone = elapsed, done
+		if elapsed-shown >= time.Second-watchInterval/2 {
+			done := w.done()
+			w.progress.show(elapsed, done, float64(done-shownDone)/(elapsed-shown).Seconds())
+			shown, shownDone = elapsed, done
+		}
 	}
+}
+
+func (w *watcher) sample(elapsed time.Duration, resident int64) {
+	w.window.series = append(w.window.series, Sample{elapsed.Seconds(), w.done(), resident})
+}
+
+func everyOther(all []Sample) []Sample {
+	n := 0
+	for i := 0; i < len(all); i += 2 {
+		all[n] = all[i]
+		n++
+	}
+	return all[:n]
 }
 
 // look reads the server's memory and stops the run when the disk is nearly
 // full.
 func (w *watcher) look() (resident int64) {
-	if w.server.dir != "" {
-		if free, err := freeDisk(w.server.dir); err == nil && free < minFreeDisk {
-			w.tooFull(fmt.Errorf("stopped: less than %s free where the server stores; use -dir or a shorter run", mebibytes(minFreeDisk)))
+	srv, win := w.window.server, w.window
+	if srv.dir != "" {
+		if free, err := freeDisk(srv.dir); err == nil && free < minFreeDisk {
+			w.tooFull(fmt.Errorf("stopped: less than %s free where the server stores; use -dir or a shorter run", size(minFreeDisk)))
 		}
 	}
-	if w.server.pid == 0 {
+	if srv.pid == 0 {
 		return 0
 	}
-	m, err := processMemory(w.server.pid)
+	m, err := processMemory(srv.pid)
 	if err != nil {
 		return 0
 	}
-	w.peak.resident = max(w.peak.resident, m.resident)
-	w.peak.peak = max(w.peak.peak, m.peak)
+	win.peak.resident = max(win.peak.resident, m.resident)
+	win.peak.peak = max(win.peak.peak, m.peak)
 	return m.resident
-}
-
-func (w *watcher) memory() *Memory {
-	return &Memory{Before: w.before.resident, Peak: w.peak.resident, HighWaterMark: w.peak.peak}
 }
 
 func freeDisk(dir string) (int64, error) {

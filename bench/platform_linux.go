@@ -50,6 +50,29 @@ func (p *poller) event(i int) (index int, readable, writable bool) {
 
 func (p *poller) close() { unix.Close(p.fd) }
 
+// timer is a descriptor that becomes readable at a time, to the microsecond,
+// where epoll waits in whole milliseconds.
+type timer struct{ fd int }
+
+func newTimer() (*timer, error) {
+	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
+	return &timer{fd}, err
+}
+
+// set makes it readable in d.
+func (t *timer) set(d time.Duration) error {
+	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(max(1, d.Nanoseconds()))}
+	return unix.TimerfdSettime(t.fd, 0, &spec, nil)
+}
+
+// clear takes what made it readable.
+func (t *timer) clear() {
+	var b [8]byte
+	_, _ = unix.Read(t.fd, b[:])
+}
+
+func (t *timer) close() { unix.Close(t.fd) }
+
 // childAttributes puts a started server into a process group of its own, so
 // that Ctrl-C on the terminal reaches bench alone, and lets the kernel end it
 // should bench be killed.

@@ -22,6 +22,14 @@ func (*poller) watchWrite(int, int, bool) error { return errPlatform }
 func (*poller) wait(time.Duration) (int, error) { return 0, errPlatform }
 func (*poller) event(int) (int, bool, bool)     { return 0, false, false }
 func (*poller) close()                          {}
-func childAttributes() *syscall.SysProcAttr     { return &syscall.SysProcAttr{Setpgid: true} }
-func bindSource(fd int, addr [4]byte) error     { return unix.Bind(fd, &unix.SockaddrInet4{Addr: addr}) }
-func cpuClock(int) (time.Duration, error)       { return 0, errPlatform }
+
+type timer struct{ fd int }
+
+func newTimer() (*timer, error)        { return nil, errPlatform }
+func (*timer) set(time.Duration) error { return errPlatform }
+func (*timer) clear()                  {}
+func (*timer) close()                  {}
+
+func childAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+func bindSource(fd int, addr [4]byte) error { return unix.Bind(fd, &unix.SockaddrInet4{Addr: addr}) }
+func cpuClock(int) (time.Duration, error)   { return 0, errPlatform }

@@ -13,14 +13,14 @@ type progress struct {
 	w        io.Writer // nil: quiet
 	terminal bool
 	label    string
-	total    int64 // requests, or 0 where time decides
+	unit     string // of what is done
+	total    int64  // of these, or 0 where time decides
 	duration time.Duration
 	open     bool // a line on the terminal waits to be ended
 }
 
 func newProgress(out output, s *settings, label string) *progress {
-	p := &progress{w: out.stderr, terminal: isTerminal(out.stderr), label: label,
-		total: int64(s.Threads) * int64(s.Requests), duration: time.Duration(s.Duration)}
+	p := &progress{w: out.stderr, terminal: isTerminal(out.stderr), label: label, unit: "requests"}
 	if s.quiet {
 		p.w = nil
 	}
@@ -41,8 +41,8 @@ func (p *progress) show(elapsed time.Duration, done int64, perSecond float64) {
 	case p.total > 0:
 		part = min(1, float64(done)/float64(p.total))
 	}
-	line := fmt.Sprintf("%s: %3.0f %%  %s  %s requests  %s/s", p.label, 100*part,
-		elapsed.Round(time.Second), count(done), count(int64(perSecond)))
+	line := fmt.Sprintf("%s: %3.0f %%  %s  %s %s  %s/s", p.label, 100*part,
+		elapsed.Round(time.Second), count(done), p.unit, count(int64(perSecond)))
 	if !p.terminal {
 		fmt.Fprintln(p.w, line)
 		return

@@ -2,73 +2,102 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"strings"
+	"time"
 )
 
-// errInterrupted is what remains of a run that Ctrl-C ended before there was
-// anything to show.
-var errInterrupted = errors.New("interrupted before anything was measured")
-
-// opener is openServer or openBare.
-type opener func(context.Context, *settings) (*server, error)
-
+// runPub is pub, limit and levels: the same load, on different servers.
 func runPub(ctx context.Context, s *settings, out output) error {
-	if s.Compare {
-		return runComparison(ctx, s, out)
+	var all []scenario
+	for _, pipeline := range s.Pipelines {
+		name := s.loadTitle(pipeline)
+		all = append(all, scenario{name, func(ctx context.Context, srv *server, p *progress) ([]Result, error) {
+			r, err := measureLoad(ctx, s, srv, name, pipeline, p)
+			if err != nil {
+				return nil, err
+			}
+			return []Result{*r}, nil
+		}})
 	}
-	return runSingle(ctx, s, out, openServer)
+	return runPlan(ctx, s, out, all...)
 }
 
-func runLimit(ctx context.Context, s *settings, out output) error {
-	if s.Compare {
-		return runComparison(ctx, s, out)
+// loadTitle names a load: connections, requests in flight on each, messages a
+// request and bytes a message, and what else is not as usual.
+func (s *settings) loadTitle(pipeline int) string {
+	parts := []string{fmt.Sprintf("%dc", s.Threads), fmt.Sprintf("%dp", pipeline)}
+	if s.Batch > 1 {
+		parts = append(parts, fmt.Sprintf("%dm", s.Batch))
 	}
-	return runSingle(ctx, s, out, openBare)
+	parts = append(parts, fmt.Sprintf("%db", s.Size))
+	if s.Topics > 1 {
+		parts = append(parts, fmt.Sprintf("%dt", s.Topics))
+	}
+	return strings.Join(append(parts, s.ballastTitle()...), "-")
 }
 
-// runSingle measures one server once.
-func runSingle(ctx context.Context, s *settings, out output, open opener) error {
-	if err := checkFile(s.json); err != nil {
-		return err
-	}
-	report := newReport(s)
-	r, err := measureOnce(ctx, s, open, s.Pipelines[0], newProgress(out, s, s.Mode))
+// measureLoad puts the load of s on srv and returns what came of it. After ctx
+// has ended in the middle of the measured window the result is of what was
+// done till then.
+func measureLoad(ctx context.Context, s *settings, srv *server, name string, pipeline int, p *progress) (*Result, error) {
+	timeout := time.Duration(s.Timeout)
+	unload, err := takeBallast(ctx, s, srv, p)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	report.Results = []Result{*r}
-	if err := report.writeFile(s.json); err != nil {
-		return err
+	defer unload()
+	if err := createTopics(ctx, srv.addr, timeout, s.Topic, s.Topics); err != nil {
+		return nil, err
 	}
-	report.Machine.print(out.stdout)
-	s.printLoad(out.stdout, r.Pipeline)
-	r.print(out.stdout)
-	return r.err()
-}
-
-// measureOnce opens a server, measures it and stops it.
-func measureOnce(ctx context.Context, s *settings, open opener, pipeline int, p *progress) (*Result, error) {
-	srv, err := open(ctx, s)
+	work := newWorkload(s.Topic, s.Topics, s.Size, s.Batch, pipeline)
+	g, err := dialGenerator(ctx, &load{addr: srv.addr, connections: s.Threads, loops: s.Loops,
+		pipeline: pipeline, work: work, timeout: timeout})
 	if err != nil {
-		return nil, interruption(ctx, err)
+		return nil, err
 	}
-	r, err := measure(ctx, s, srv, pipeline, p)
-	if err != nil {
-		_ = srv.stop()
-		return nil, interruption(ctx, err)
+	defer g.close()
+	if s.Warmup > 0 {
+		p.say("warming up")
+		warm, err := g.run(ctx, target{duration: time.Duration(s.Warmup)})
+		if err != nil {
+			return nil, err
+		}
+		if warm.failed > 0 {
+			r := Result{Case: name, Server: srv.name, Failed: warm.failed, Errors: warm.errors}
+			return nil, fmt.Errorf("warm-up: %w", r.err())
+		}
 	}
-	// A server that fails after all its replies have come has still failed.
-	if err := srv.stop(); err != nil {
-		r.Failed++
-		r.Errors[fmt.Sprintf("stop: %s", err)]++
-	}
-	return r, nil
-}
-
-func interruption(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return errInterrupted
+		return nil, context.Cause(ctx)
 	}
-	return err
+	p.total = int64(s.Threads) * int64(s.Requests)
+	p.duration = time.Duration(s.Duration)
+	var t *tally
+	w, err := observe(ctx, srv, p, g.done, func(ctx context.Context) error {
+		t, err = g.run(ctx, target{requests: s.Requests, duration: time.Duration(s.Duration)})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	r := newResult(name)
+	r.Interrupted = ctx.Err() != nil
+	t.describe(&r, work)
+	w.describe(&r, keyServerCPU, keyOwnCPU, t.requests)
+	return &r, nil
+}
+
+// describe puts what the generator counted into a result.
+func (t *tally) describe(r *Result, work *workload) {
+	r.Failed, r.Errors = t.failed, t.errors
+	rate := float64(t.requests) / max(t.elapsed.Seconds(), 1e-9)
+	r.Figures[keySeconds] = t.elapsed.Seconds()
+	r.Figures[keyRequests] = float64(t.requests)
+	r.Figures["messages"] = float64(t.requests * int64(work.batch))
+	r.Figures[keyRequestRate] = rate
+	r.Figures[keyMessageRate] = rate * float64(work.batch)
+	r.Figures["megabytesPerSecond"] = rate * float64(work.body) / 1e6
+	r.Figures[keyRepliesPerRead] = float64(t.requests) / float64(max(1, t.reads))
+	r.addLatency("latency", "publish", t.latency)
 }

@@ -29,8 +29,9 @@ func TestMerge(t *testing.T) {
 	if f.requests != 300 || f.failed != 7 || f.errors["both"] != 6 || f.errors["one"] != 1 || f.elapsed != 2*time.Second {
 		t.Fatalf("%+v", f)
 	}
-	got := latencyOf(f.latency)
-	if got.P50 != 150 || got.P99 != 297 || got.P999 != 300 || got.Max != 300 || f.latency.TotalCount() != 300 {
+	got := newResult("x")
+	got.addLatency("latency", "publish", f.latency)
+	if g := got.Figures; g["latencyP50Micros"] != 150 || g["latencyP99Micros"] != 297 || g["latencyP999Micros"] != 300 || g["latencyMaxMicros"] != 300 || f.latency.TotalCount() != 300 {
 		t.Fatalf("%+v", got)
 	}
 }
@@ -47,13 +48,16 @@ func TestHistogramRange(t *testing.T) {
 func TestReportReadsBack(t *testing.T) {
 	s := &settings{Mode: "pub", Threads: 3, Pipelines: []int{1, 16}, Duration: duration(2 * time.Second), Set: setFlag{"a.b=c"}}
 	r := newReport(s)
-	r.Results = []Result{{Server: "bare", Round: 1, Pipeline: 16, Requests: 10, Failed: 2, Errors: map[string]int64{"x": 2},
-		Latency: Latency{P50: 1, P99: 2, P999: 3, Max: 4}, ServerCPU: &CPU{Seconds: 1}, Series: []Second{{1, 10, 5}}}}
-	r.Comparison = []Comparison{{Pipeline: 16, CPU: &Ratio{1, 2, 3}, Verdict: &TargetResult{"t", true}}}
+	r.Results = []Result{{Case: "c", Server: "bare", Round: 1, Failed: 2, Errors: map[string]int64{"x": 2},
+		Figures: Figures{keyRequests: 10}, Latencies: []Distribution{{"l", []Quantile{{50, 1}}}}, Series: []Sample{{1, 10, 5}}}}
+	r.Comparison = []Comparison{{Case: "c", Base: "bare", Server: "smss", Rounds: 1, Ratios: map[string]Spread{keyRequests: {1, 2, 3}}}}
+	r.Targets = []Verdict{{Text: "t", Met: true}}
 	file := filepath.Join(t.TempDir(), "r.json")
-	if err := r.writeFile(file); err != nil {
+	s.json = file
+	if err := r.write(s); err != nil {
 		t.Fatal(err)
 	}
+	s.json = ""
 	b, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -72,37 +76,40 @@ func TestReportReadsBack(t *testing.T) {
 	}
 }
 
-func TestCompareResults(t *testing.T) {
-	result := func(server string, round int, rate, micros float64) Result {
-		return Result{Server: server, Round: round, Pipeline: 1, RequestsPerSecond: rate, ServerCPU: &CPU{MicrosPerRequest: micros}}
-	}
+func resultForTest(server string, round int, rate, cpu float64) Result {
+	return Result{Case: "256c-1p-200b", Server: server, Round: round, Figures: Figures{keyRequestRate: rate, keyServerCPU: cpu}}
+}
+
+func TestComparisonOfServers(t *testing.T) {
 	all := []Result{
-		result("bare", 1, 100, 10), result("smss", 1, 80, 14),
-		result("bare", 2, 200, 8), result("smss", 2, 90, 16),
-		result("bare", 3, 120, 9), result("smss", 3, 60, 13),
-		result("bare", 4, 999, 1), // its other half was interrupted
+		resultForTest("bare", 1, 100, 10), resultForTest("smss", 1, 80, 14),
+		resultForTest("bare", 2, 200, 8), resultForTest("smss", 2, 90, 16),
+		resultForTest("bare", 3, 120, 9), resultForTest("smss", 3, 60, 13),
+		resultForTest("bare", 4, 999, 1), // its other half was interrupted
 	}
-	c := compareResults(all, 1, 256)
-	if c.Rounds != 3 || c.Bare.RequestsPerSecond != 120 || c.Real.RequestsPerSecond != 80 ||
-		c.Bare.ServerCPUMicros != 9 || c.Real.ServerCPUMicros != 14 {
+	interrupted := resultForTest("smss", 4, 1, 1)
+	interrupted.Interrupted = true
+	r := &Report{Base: "bare", Parameters: &settings{Mode: "pub"}, Results: append(all, interrupted)}
+	r.seal()
+	if len(r.Summaries) != 2 || r.Summaries[1].Rounds != 3 || r.Summaries[1].Figures[keyRequestRate] != (Spread{80, 60, 90}) {
+		t.Fatalf("%+v", r.Summaries)
+	}
+	if len(r.Comparison) != 1 {
+		t.Fatalf("%+v", r.Comparison)
+	}
+	c := r.Comparison[0]
+	if c.Rounds != 3 || c.Ratios[keyRequestRate] != (Spread{80. / 120, 0.45, 0.8}) || c.Ratios[keyServerCPU] != (Spread{14. / 9, 1.4, 2}) {
 		t.Fatalf("%+v", c)
 	}
-	if c.Rate != (Ratio{80. / 120, 0.45, 0.8}) || *c.CPU != (Ratio{14. / 9, 1.4, 2}) {
-		t.Fatalf("ratios %+v %+v", c.Rate, *c.CPU)
-	}
-	if c.Verdict == nil || c.Verdict.Met {
-		t.Fatalf("verdict %+v", c.Verdict)
-	}
-	if compareResults(all, 16, 256) != nil {
-		t.Fatal("a point without results was compared")
-	}
-	if c := compareResults(all, 1, 10); c.Verdict != nil {
-		t.Fatal("the target is for 256 connections")
+	if len(r.Targets) != 2 || r.Targets[0].Met || r.Targets[1].Met || r.Targets[1].Shown != "1.56" {
+		t.Fatalf("%+v", r.Targets)
 	}
 	var out bytes.Buffer
-	c.print(&out)
-	if !strings.Contains(out.String(), "1.56") || !strings.Contains(out.String(), "missed") {
-		t.Fatal(out.String())
+	r.print(&out)
+	for _, want := range []string{"1.56", "missed", "medians of"} {
+		if !strings.Contains(out.String(), want) {
+			t.Fatalf("no %q in\n%s", want, out.String())
+		}
 	}
 }
 
@@ -110,7 +117,7 @@ func TestFormats(t *testing.T) {
 	for got, want := range map[string]string{
 		count(0): "0", count(999): "999", count(1000): "1,000", count(1234567): "1,234,567", count(-1000): "-1,000", count(-100): "-100",
 		decimal(0.123): "0.12", decimal(12.34): "12.3", decimal(123.4): "123", decimal(1234): "1,234",
-		micros(9999): "9,999 µs", micros(10_000): "10.0 ms", micros(12_000_000): "12.0 s", mebibytes(3 << 19): "1.5 MiB",
+		micros(9999): "9,999 µs", micros(10_000): "10.0 ms", micros(12_000_000): "12.0 s", size(3 << 19): "1.5 MiB", size(2048): "2.00 KiB", size(3 << 29): "1.50 GiB", millis(1.5): "1,500 µs",
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"io"
 	"net"
 	"os"
@@ -27,14 +26,10 @@ func runForTest(t *testing.T, args ...string) (status int, stdout, stderr string
 	return status, o.String(), e.String()
 }
 
-func readReport(t *testing.T, file string) *Report {
+func mustRead(t *testing.T, file string) *Report {
 	t.Helper()
-	b, err := os.ReadFile(file)
+	r, err := readReport(file)
 	if err != nil {
-		t.Fatal(err)
-	}
-	r := &Report{}
-	if err := json.Unmarshal(b, r); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -49,9 +44,10 @@ func mustBeEmpty(t *testing.T, dir string) {
 }
 
 func TestHelp(t *testing.T) {
+	t.Parallel()
 	for _, args := range [][]string{{"-h"}, {"--help"}, {"help"}} {
 		status, stdout, stderr := runForTest(t, args...)
-		if status != 0 || stderr != "" || !strings.Contains(stdout, "bare-server") || !strings.Contains(stdout, "Examples:") {
+		if status != 0 || stderr != "" || !strings.Contains(stdout, "compare A.json") && !strings.Contains(stdout, "compare before.json") || !strings.Contains(stdout, "Examples:") {
 			t.Fatalf("%v: %d %q %q", args, status, stdout, stderr)
 		}
 	}
@@ -64,6 +60,7 @@ func TestHelp(t *testing.T) {
 }
 
 func TestMistakes(t *testing.T) {
+	t.Parallel()
 	port, err := freePort()
 	if err != nil {
 		t.Fatal(err)
@@ -99,48 +96,64 @@ func TestPubStartsItsServer(t *testing.T) {
 		t.Fatalf("%d %q %q", status, stdout, stderr)
 	}
 	mustBeEmpty(t, dir)
-	r := readReport(t, file)
+	r := mustRead(t, file)
 	if r.Tool != "smss bench pub" || r.Parameters.Threads != 8 || len(r.Results) != 1 {
 		t.Fatalf("%+v", r)
 	}
 	got := r.Results[0]
-	if got.Server != "smss" || got.Requests != 2000 || got.Messages != 4000 || got.Failed != 0 || got.Latency.Max == 0 ||
-		got.ServerCPU == nil || got.ServerMemory == nil || got.ServerMemory.Peak == 0 || got.GeneratorCPU.Seconds <= 0 {
+	if got.Server != "smss" || got.Case != "8c-1p-2m-100b-3t" || got.Failed != 0 || got.Figures[keyRequests] != 2000 || got.Figures["messages"] != 4000 {
+		t.Fatalf("%+v", got)
+	}
+	wantPositive(t, got.Figures, "latencyMaxMicros", keyServerCPU, keyOwnCPU, keyResidentPeak, keyResidentEnd, keyServerCores)
+	if len(got.Latencies) != 1 || len(got.Latencies[0].Values) != len(percentiles) || len(got.Series) == 0 {
 		t.Fatalf("%+v", got)
 	}
 }
 
+// wantPositive fails for figures that are missing or not above zero.
+func wantPositive(t *testing.T, f Figures, keys ...string) {
+	t.Helper()
+	for _, key := range keys {
+		if f[key] <= 0 {
+			t.Errorf("%s is %g in %v", key, f[key], f)
+		}
+	}
+}
+
 func TestPubOnAForeignServer(t *testing.T) {
+	t.Parallel()
 	addr := bareForTest(t)
 	status, stdout, stderr := runForTest(t, "pub", "-addr", addr, "-threads", "4", "-requests", "10", "-pipeline", "3", "-quiet")
 	if status != 0 || stderr != "" || strings.Contains(stdout, "server CPU") || !strings.Contains(stdout, addr) {
 		t.Fatalf("%d %q %q", status, stdout, stderr)
 	}
 	status, stdout, stderr = runForTest(t, "pub", "-addr", addr, "-pid", strconv.Itoa(os.Getpid()), "-threads", "4", "-duration", "10ms", "-warmup", "1ms")
-	if status != 0 || !strings.Contains(stdout, "server CPU") || !strings.Contains(stdout, "VmHWM") {
+	if status != 0 || !strings.Contains(stdout, "server CPU") || !strings.Contains(stdout, "server memory VmHWM") {
 		t.Fatalf("%d %q %q", status, stdout, stderr)
 	}
 }
 
 func TestComparison(t *testing.T) {
+	t.Parallel()
 	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "r.json")
-	status, stdout, stderr := runForTest(t, "limit", "-compare", "-rounds", "2", "-threads", "256", "-requests", "5", "-quiet", "-dir", dir, "-json", file)
-	if status != 0 || stderr != "" || strings.Count(stdout, "target: ") != 2 || strings.Count(stdout, "medians of 2 rounds") != 2 {
+	status, stdout, stderr := runForTest(t, "limit", "-compare", "-rounds", "2", "-threads", "16", "-requests", "5", "-quiet", "-dir", dir, "-json", file)
+	if status != 0 || stderr != "" || strings.Count(stdout, "target publish") != 0 || strings.Count(stdout, "medians of 2 rounds") != 2 {
 		t.Fatalf("%d %q %q", status, stdout, stderr)
 	}
 	mustBeEmpty(t, dir)
-	r := readReport(t, file)
+	r := mustRead(t, file)
 	var order []string
 	for _, one := range r.Results {
-		order = append(order, one.Server+" "+strconv.Itoa(one.Pipeline)+" "+strconv.Itoa(one.Round))
-		if one.Requests != 256*5 {
+		order = append(order, one.Server+" "+one.Case+" "+strconv.Itoa(one.Round))
+		if one.Figures[keyRequests] != 16*5 {
 			t.Errorf("%+v", one)
 		}
 	}
-	if got := strings.Join(order, ", "); got != "bare 1 1, smss 1 1, bare 1 2, smss 1 2, bare 16 1, smss 16 1, bare 16 2, smss 16 2" {
+	if got := strings.Join(order, ", "); got != "bare 16c-1p-200b 1, smss 16c-1p-200b 1, bare 16c-16p-200b 1, smss 16c-16p-200b 1, "+
+		"bare 16c-1p-200b 2, smss 16c-1p-200b 2, bare 16c-16p-200b 2, smss 16c-16p-200b 2" {
 		t.Fatal(got)
 	}
-	if len(r.Comparison) != 2 || r.Comparison[0].CPU == nil || r.Comparison[1].Rate.OfMedians <= 0 {
+	if r.Base != bareName || len(r.Comparison) != 2 || r.Comparison[0].Ratios[keyServerCPU].Median <= 0 || r.Comparison[1].Ratios[keyRequestRate].Median <= 0 {
 		t.Fatalf("%+v", r.Comparison)
 	}
 }
@@ -161,6 +174,7 @@ func (w *cancelWriter) Write(b []byte) (int, error) {
 }
 
 func TestInterruptionPrintsWhatWasMeasured(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(testContext(t))
 	defer cancel()
 	var stdout bytes.Buffer
@@ -172,6 +186,7 @@ func TestInterruptionPrintsWhatWasMeasured(t *testing.T) {
 }
 
 func TestInterruptionBeforeTheStart(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	dir := t.TempDir()
@@ -188,6 +203,7 @@ func TestInterruptionBeforeTheStart(t *testing.T) {
 // A real process and a real signal to its whole group, as from a terminal:
 // the server must outlive it until its figures have been read.
 func TestCtrlC(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	cmd := exec.CommandContext(testContext(t), os.Args[0], "bench", "limit", "-duration", "1h", "-warmup", "0s", "-threads", "4", "-dir", dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -232,6 +248,7 @@ func quietServer(t *testing.T, answer []byte) string {
 }
 
 func TestIdle(t *testing.T) {
+	t.Parallel()
 	heartbeat := codec.AppendCode(nil, codec.CodeAlive)
 	for _, tt := range []struct {
 		name   string
@@ -255,11 +272,15 @@ func TestIdle(t *testing.T) {
 			if status != 0 {
 				return
 			}
-			r := readReport(t, file).Idle
-			if r.Subscribers != 40 || r.MemoryBefore <= 0 || r.MemoryAfter <= 0 || r.ServerCPUSeconds == nil || r.Seconds <= 0 {
+			r := mustRead(t, file).Results[0]
+			wantPositive(t, r.Figures, keyResidentBefore, keyResidentEnd, keySeconds, "connectSeconds")
+			if r.Case != "40s" || r.Figures["subscribers"] != 40 {
 				t.Fatalf("%+v", r)
 			}
-			if !strings.Contains(stdout, "memory per connection") {
+			if r.Figures["heartbeats"] != 0 { // what came before the window does not count
+				t.Fatalf("%+v", r)
+			}
+			if !strings.Contains(stdout, "memory per subscriber") {
 				t.Fatal(stdout)
 			}
 		})

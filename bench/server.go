@@ -21,6 +21,9 @@ type server struct {
 	name, addr string
 	pid        int // 0: not known, no figures of the process
 	dir        string
+	binary     string
+	foreign    bool // another program than this one
+	arguments  []string
 	command    *exec.Cmd
 	ended      chan struct{} // closed when the process has ended, exit then says how
 	exit       error
@@ -31,41 +34,101 @@ const (
 	stopTimeout  = 15 * time.Second
 )
 
-// openServer starts this binary's server, or takes the one that -addr names.
-func openServer(ctx context.Context, s *settings) (*server, error) {
-	if s.Addr != "" {
-		srv := &server{name: s.Addr, addr: s.Addr, pid: s.PID}
-		if err := ping(ctx, s.Addr, time.Duration(s.Timeout)); err != nil {
-			return nil, err
-		}
-		if _, err := processCPU(s.PID); s.PID != 0 && err != nil {
-			return nil, fmt.Errorf("process %d cannot be measured: %w", s.PID, err)
-		}
-		return srv, nil
+// side is one of the servers that a run measures.
+type side struct {
+	name string
+	open func(context.Context) (*server, error)
+}
+
+// sides are the servers that a run measures alternately; ratios are to the
+// first.
+func (s *settings) sides() []side {
+	bare := side{bareName, func(ctx context.Context) (*server, error) { return openBare(ctx, s) }}
+	main := side{s.serverName(), func(ctx context.Context) (*server, error) { return openServer(ctx, s) }}
+	switch {
+	case s.Mode == "levels":
+		return s.levelSides()
+	case s.Mode == "limit" && !s.compare:
+		return []side{bare}
+	case s.Against.name == bareName:
+		return []side{bare, main}
+	case s.Against.name != "":
+		return []side{{s.Against.name, func(ctx context.Context) (*server, error) {
+			return startServer(ctx, s, s.Against)
+		}}, main}
 	}
-	return startChild(ctx, "smss", s.dir, func(dir string, port int) ([]string, error) {
-		config, err := serverConfig(s, filepath.Join(dir, "data"), port)
+	return []side{main}
+}
+
+// levelSides are the same server at each flush level.
+func (s *settings) levelSides() []side {
+	var all []side
+	for _, level := range s.Levels {
+		at := *s
+		at.Flush = level
+		name := "level " + strconv.Itoa(level)
+		all = append(all, side{name, func(ctx context.Context) (*server, error) {
+			srv, err := startServer(ctx, &at, program{name, s.Server.path})
+			return srv, err
+		}})
+	}
+	return all
+}
+
+// openServer starts this binary's server or the one that -server names, or
+// takes the one that -addr names.
+func openServer(ctx context.Context, s *settings) (*server, error) {
+	if s.Addr == "" {
+		return startServer(ctx, s, program{s.serverName(), s.Server.path})
+	}
+	srv := &server{name: s.Addr, addr: s.Addr, pid: s.PID}
+	if err := ping(ctx, s.Addr, time.Duration(s.Timeout)); err != nil {
+		return nil, err
+	}
+	if _, err := processCPU(s.PID); s.PID != 0 && err != nil {
+		return nil, fmt.Errorf("process %d cannot be measured: %w", s.PID, err)
+	}
+	return srv, nil
+}
+
+// startServer starts a server with a configuration of its own. This binary is
+// told where it is; another one finds it in its working directory, which is
+// what the existing server and this one have in common.
+func startServer(ctx context.Context, s *settings, p program) (*server, error) {
+	return startChild(ctx, p, s.dir, func(dir string, port int) ([]string, error) {
+		of := serverConfig
+		if p.path != "" {
+			of = foreignConfig
+		}
+		config, err := of(s, filepath.Join(dir, "data"), port)
 		if err != nil {
 			return nil, err
 		}
-		file := filepath.Join(dir, "config.yaml")
-		return []string{"-config", file}, os.WriteFile(file, config, 0o600)
+		if err := os.Mkdir(filepath.Join(dir, "config"), 0o700); err != nil {
+			return nil, err
+		}
+		file := filepath.Join(dir, "config", "config.yaml")
+		if err := os.WriteFile(file, config, 0o600); err != nil || p.path != "" {
+			return nil, err
+		}
+		return []string{"-config", file}, nil
 	})
 }
 
 // openBare starts the bare server in a process of its own, so that its CPU
 // can be told from the generator's.
 func openBare(ctx context.Context, s *settings) (*server, error) {
-	return startChild(ctx, "bare", s.dir, func(_ string, port int) ([]string, error) {
-		return []string{"bench", "bare-server", "-port", strconv.Itoa(port), "-loops", strconv.Itoa(s.BareLoops)}, nil
+	return startChild(ctx, program{name: bareName}, s.dir, func(_ string, port int) ([]string, error) {
+		return []string{"bench", "bare-server", "-port", strconv.Itoa(port), "-bare-loops", strconv.Itoa(s.BareLoops)}, nil
 	})
 }
 
-// startChild starts this binary with arguments made from a new temporary
-// directory and a free port, and waits until it answers.
-func startChild(ctx context.Context, name, parent string, arguments func(dir string, port int) ([]string, error)) (*server, error) {
+// startChild starts a program, this binary where it has no path, with
+// arguments made from a new temporary directory and a free port, and waits
+// until it answers.
+func startChild(ctx context.Context, p program, parent string, arguments func(dir string, port int) ([]string, error)) (*server, error) {
 	for attempt := 1; ; attempt++ {
-		srv, err := tryChild(ctx, name, parent, arguments)
+		srv, err := tryChild(ctx, p, parent, arguments)
 		// Between our finding a port free and the server's binding it somebody
 		// else may have taken it.
 		if err == nil || attempt == 3 || !strings.Contains(err.Error(), "address already in use") {
@@ -74,8 +137,11 @@ func startChild(ctx context.Context, name, parent string, arguments func(dir str
 	}
 }
 
-func tryChild(ctx context.Context, name, parent string, arguments func(string, int) ([]string, error)) (*server, error) {
-	binary, err := os.Executable()
+func tryChild(ctx context.Context, p program, parent string, arguments func(string, int) ([]string, error)) (*server, error) {
+	binary, err := filepath.Abs(p.path)
+	if p.path == "" {
+		binary, err = os.Executable()
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -87,17 +153,20 @@ func tryChild(ctx context.Context, name, parent string, arguments func(string, i
 	if err != nil {
 		return nil, err
 	}
-	srv := &server{name: name, dir: dir, addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), ended: make(chan struct{})}
-	args, err := arguments(dir, port)
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, err
+	}
+	srv := &server{name: p.name, dir: dir, binary: binary, foreign: p.path != "", addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}
+	srv.arguments, err = arguments(dir, port)
 	if err == nil {
-		err = srv.launch(binary, args)
+		err = srv.launch()
 	}
 	if err != nil {
 		os.RemoveAll(dir)
-		return nil, fmt.Errorf("start %s server: %w", name, err)
+		return nil, fmt.Errorf("start %s server: %w", p.name, err)
 	}
-	if err := srv.awaitReady(ctx); err != nil {
-		err = fmt.Errorf("start %s server: %w%s", name, err, srv.logTail())
+	if err := srv.awaitReady(ctx, 20*time.Millisecond); err != nil {
+		err = fmt.Errorf("start %s server: %w%s", p.name, err, srv.logTail())
 		_ = srv.stop()
 		return nil, err
 	}
@@ -106,13 +175,13 @@ func tryChild(ctx context.Context, name, parent string, arguments func(string, i
 
 // launch runs the binary with its output in a file. The environment's SMSS_…
 // settings stay here: they would override the configuration just written.
-func (srv *server) launch(binary string, args []string) error {
-	log, err := os.Create(filepath.Join(srv.dir, "server.log"))
+func (srv *server) launch() error {
+	log, err := os.OpenFile(filepath.Join(srv.dir, "server.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(binary, args...)
+	cmd := exec.Command(srv.binary, srv.arguments...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = srv.dir, log, log
 	cmd.SysProcAttr = childAttributes()
 	for _, kv := range os.Environ() {
@@ -123,19 +192,21 @@ func (srv *server) launch(binary string, args []string) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	srv.command, srv.pid = cmd, cmd.Process.Pid
+	ended := make(chan struct{})
+	srv.command, srv.pid, srv.ended, srv.exit = cmd, cmd.Process.Pid, ended, nil
 	go func() {
 		srv.exit = cmd.Wait()
-		close(srv.ended)
+		close(ended)
 	}()
 	return nil
 }
 
-func (srv *server) awaitReady(ctx context.Context) error {
+// awaitReady asks until the server answers, with pauses of that length.
+func (srv *server) awaitReady(ctx context.Context, pause time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("no answer to ALIVE within %s", startTimeout))
 	defer cancel()
 	for {
-		if ping(ctx, srv.addr, time.Second) == nil {
+		if ping(ctx, srv.addr, 10*time.Second) == nil {
 			return nil
 		}
 		select {
@@ -143,9 +214,15 @@ func (srv *server) awaitReady(ctx context.Context) error {
 			return fmt.Errorf("it ended: %w", exitError(srv.exit))
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(pause):
 		}
 	}
+}
+
+// kill ends a server that bench started as a crash does, and waits for it.
+func (srv *server) kill() {
+	_ = srv.command.Process.Kill()
+	<-srv.ended
 }
 
 func exitError(err error) error {
@@ -174,6 +251,11 @@ func (srv *server) stop() error {
 		return nil
 	}
 	defer os.RemoveAll(srv.dir)
+	select {
+	case <-srv.ended: // killed, and not started again
+		return nil
+	default:
+	}
 	_ = srv.command.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-srv.ended:
@@ -182,10 +264,21 @@ func (srv *server) stop() error {
 		<-srv.ended
 		return fmt.Errorf("%s server did not stop within %s of SIGTERM and was killed", srv.name, stopTimeout)
 	}
-	if srv.exit != nil {
+	if srv.exit != nil && !(srv.foreign && endedBy(srv.exit, syscall.SIGTERM)) {
 		return fmt.Errorf("%s server: %w%s", srv.name, srv.exit, srv.logTail())
 	}
 	return nil
+}
+
+// endedBy says whether a signal ended a process: how one stops that does not
+// handle it.
+func endedBy(err error, sig syscall.Signal) bool {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return false
+	}
+	st, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && st.Signaled() && st.Signal() == sig
 }
 
 func freePort() (int, error) {

@@ -5,7 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"runtime"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -13,33 +13,50 @@ import (
 )
 
 // settings are the parameters of a run. They are part of the JSON, so that a
-// file says by itself how to repeat it.
+// file says by itself how to repeat it; places on the machine are not, so that
+// a file says nothing about where it was made.
 type settings struct {
 	Mode        string   `json:"mode"`
 	Addr        string   `json:"addr,omitempty"` // empty: start the server
 	PID         int      `json:"pid,omitempty"`
+	Server      program  `json:"server,omitzero"`  // empty: this binary
+	Against     program  `json:"against,omitzero"` // the yardstick; empty: none
 	Threads     int      `json:"threads,omitempty"`
 	Requests    int      `json:"requestsPerConnection,omitempty"`
 	Duration    duration `json:"duration,omitempty"`
 	Warmup      duration `json:"warmup,omitempty"`
 	Timeout     duration `json:"timeout,omitempty"`
 	Size        int      `json:"size,omitempty"`
-	Pipelines   []int    `json:"pipelines,omitempty"` // more than one only in a comparison
-	Batch       int      `json:"batch,omitempty"`
+	Pipelines   []int    `json:"pipelines,omitempty"`
+	Batch       int      `json:"batch,omitempty"`   // messages a request
+	Batches     []int    `json:"batches,omitempty"` // of subscribers
 	Topic       string   `json:"topic,omitempty"`
 	Topics      int      `json:"topics,omitempty"`
 	Loops       int      `json:"loops,omitempty"`
 	BareLoops   int      `json:"bareLoops,omitempty"`
 	Flush       int      `json:"flushLevel"`
+	Levels      []int    `json:"levels,omitempty"`
 	Set         setFlag  `json:"set,omitempty"`
-	Compare     bool     `json:"compare,omitempty"`
 	Rounds      int      `json:"rounds,omitempty"`
 	Subscribers int      `json:"subscribers,omitempty"`
 	Settle      duration `json:"settle,omitempty"`
+	Rate        int      `json:"ratePerSecond,omitempty"`
+	Messages    int      `json:"messages,omitempty"`
+	Delays      int      `json:"delays,omitempty"`
+	Forms       []string `json:"forms,omitempty"`
+	Lead        duration `json:"lead,omitempty"`
+	Gigabytes   float64  `json:"gigabytes,omitempty"`
+	Seeks       int      `json:"seeks,omitempty"`
+	Kills       int      `json:"kills,omitempty"`
+	By          []string `json:"by,omitempty"`
+	LargeSize   int      `json:"largeSize,omitempty"`
+	// Ballast is what a server carries beside the load.
+	BallastSubscribers int `json:"ballastSubscribers,omitempty"`
+	BallastTopics      int `json:"ballastTopics,omitempty"`
 
-	dir, json, host string
-	port            int
-	quiet           bool
+	dir, json, html, out, host string
+	port                       int
+	quiet, compare             bool
 }
 
 // duration is a time.Duration whose JSON is "2s" rather than nanoseconds.
@@ -53,6 +70,32 @@ func (d *duration) UnmarshalText(b []byte) error {
 	return err
 }
 
+// program is a server's binary under a name for reports. Its text, which is
+// what a report keeps, is the name alone.
+type program struct{ name, path string }
+
+// bareName is the program that stands for the bare server.
+const bareName = "bare"
+
+func (p program) MarshalText() ([]byte, error) { return []byte(p.name), nil }
+
+// UnmarshalText reads NAME=PATH, or PATH, whose name is its last part.
+func (p *program) UnmarshalText(b []byte) error {
+	name, path, named := strings.Cut(string(b), "=")
+	if !named {
+		name, path = filepath.Base(name), name
+	}
+	if string(b) == "" {
+		*p = program{}
+		return nil
+	}
+	if name == "" || path == "" || strings.ContainsAny(name, "/ \t\n") {
+		return errors.New("want PATH or NAME=PATH, the name without slashes and spaces")
+	}
+	*p = program{name, path}
+	return nil
+}
+
 // usageError is a mistake in the command line: exit status 2.
 type usageError struct{ text string }
 
@@ -62,22 +105,15 @@ func usagef(format string, a ...any) error { return &usageError{fmt.Sprintf(form
 
 // parse reads the flags of mode. It returns flag.ErrHelp after having written
 // the mode's help to stdout.
-func parse(mode string, args []string, stdout io.Writer, env func(string) string) (*settings, error) {
-	s := &settings{Mode: mode}
-	fs := flag.NewFlagSet("smss bench "+mode, flag.ContinueOnError)
+func parse(m *mode, args []string, stdout io.Writer, env func(string) string) (*settings, error) {
+	s := &settings{Mode: m.name}
+	fs := flag.NewFlagSet("smss bench "+m.name, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	fs.Usage = func() {}
-	switch mode {
-	case "pub", "limit":
-		s.loadFlags(fs, env)
-	case "idle":
-		s.idleFlags(fs, env)
-	case "bare-server":
-		s.bareFlags(fs)
-	}
+	m.flags(s, fs, env)
 	err := fs.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
-		writeModeHelp(stdout, mode, fs)
+		writeModeHelp(stdout, m, fs)
 		return nil, err
 	}
 	if err != nil {
@@ -89,69 +125,35 @@ func parse(mode string, args []string, stdout io.Writer, env func(string) string
 	given := map[string]bool{}
 	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	s.defaults(given)
-	return s, s.check(given)
-}
-
-func (s *settings) serverFlags(fs *flag.FlagSet, env func(string) string) {
-	fs.StringVar(&s.Addr, "addr", env("SMSS_ADDR"), "measure the server at `HOST:PORT` instead of starting one (or SMSS_ADDR)")
-	fs.IntVar(&s.PID, "pid", 0, "with -addr: process `ID` of that server, to report its CPU and memory")
-	fs.IntVar(&s.Flush, "flush", 1, "store.flushLevel of the started server, `LEVEL` 0, 1 or 2")
-	fs.Var(&s.Set, "set", "further configuration of the started server, `KEY=VALUE` with a dotted key; repeatable")
-	fs.StringVar(&s.dir, "dir", "", "`DIRECTORY` to make the started server's temporary directory in (default: the system's)")
-	fs.TextVar(&s.Timeout, "timeout", duration(30*time.Second), "give up when no reply comes for this `TIME`")
-	fs.StringVar(&s.json, "json", "", "also write parameters and figures to `FILE`")
-	fs.BoolVar(&s.quiet, "quiet", false, "no progress on stderr")
-}
-
-func (s *settings) loadFlags(fs *flag.FlagSet, env func(string) string) {
-	s.serverFlags(fs, env)
-	fs.IntVar(&s.Threads, "threads", 256, "connections")
-	fs.IntVar(&s.Requests, "requests", 400, "requests per connection")
-	fs.TextVar(&s.Duration, "duration", duration(0), "send for this `TIME` instead of -requests; a comparison sends for 2s unless told otherwise")
-	fs.TextVar(&s.Warmup, "warmup", duration(0), "send unmeasured for this `TIME` first; 500ms with a duration unless told otherwise")
-	fs.IntVar(&s.Size, "size", 200, "bytes of a message's body")
-	fs.Var((*listFlag)(&s.Pipelines), "pipeline", "requests in flight per connection, `K` (default 1); a comparison takes a list (default 1,16)")
-	fs.IntVar(&s.Batch, "batch", 1, "messages per request")
-	fs.StringVar(&s.Topic, "topic", "bench", "topic `NAME`; created if missing")
-	fs.IntVar(&s.Topics, "topics", 1, "spread over this many topics, -topic being the prefix of their names")
-	fs.IntVar(&s.Loops, "loops", max(1, runtime.GOMAXPROCS(0)/2), "event loops of the generator")
-	fs.IntVar(&s.BareLoops, "bare-loops", bareLoops(), "event loops of the bare server")
-	name := "compare-limit"
-	if s.Mode == "limit" {
-		name = "compare"
-	}
-	fs.BoolVar(&s.Compare, name, false, "run bare and real server alternately and print medians and ratios")
-	fs.IntVar(&s.Rounds, "rounds", 5, "rounds of a comparison")
-}
-
-func (s *settings) idleFlags(fs *flag.FlagSet, env func(string) string) {
-	s.serverFlags(fs, env)
-	fs.IntVar(&s.Subscribers, "subscribers", 10000, "quiet subscribers")
-	fs.StringVar(&s.Topic, "topic", "bench-idle", "topic `NAME`; created if missing, should be empty")
-	fs.TextVar(&s.Duration, "duration", duration(10*time.Second), "`TIME` over which the server's CPU is measured")
-	fs.TextVar(&s.Settle, "settle", duration(2*time.Second), "`TIME` to wait before memory is read")
-}
-
-func (s *settings) bareFlags(fs *flag.FlagSet) {
-	fs.StringVar(&s.host, "host", "127.0.0.1", "`ADDRESS` to listen on")
-	fs.IntVar(&s.port, "port", 12301, "port to listen on")
-	fs.IntVar(&s.BareLoops, "loops", bareLoops(), "event loops")
+	all := map[string]bool{}
+	fs.VisitAll(func(f *flag.Flag) { all[f.Name] = true })
+	return s, s.check(given, all)
 }
 
 // defaults fills what depends on other flags.
 func (s *settings) defaults(given map[string]bool) {
-	if s.Mode != "pub" && s.Mode != "limit" {
+	if s.compare {
+		s.Against = program{bareName, bareName}
+	}
+	several := s.Against.name != "" || s.Mode == "levels"
+	if s.Rounds == 0 {
+		s.Rounds = 1
+		if several {
+			s.Rounds = 5
+		}
+	}
+	if s.Mode != "pub" && s.Mode != "limit" && s.Mode != "levels" {
 		return
 	}
 	if len(s.Pipelines) == 0 {
 		s.Pipelines = []int{1}
-		if s.Compare {
+		if s.compare {
 			s.Pipelines = []int{1, 16}
 		}
 	}
 	// A count that lasts long enough for one server is over at once for the
 	// other, so that a comparison goes by time.
-	if s.Compare && !given["requests"] && !given["duration"] {
+	if several && !given["requests"] && !given["duration"] {
 		s.Duration = duration(2 * time.Second)
 	}
 	if s.Duration > 0 {
@@ -162,68 +164,78 @@ func (s *settings) defaults(given map[string]bool) {
 	}
 }
 
-func (s *settings) check(given map[string]bool) error {
+// check looks at what was given, and at the ranges of all flags that the mode
+// has.
+func (s *settings) check(given, has map[string]bool) error {
 	if given["requests"] && given["duration"] {
 		return usagef("-requests and -duration exclude each other")
 	}
-	if s.Mode == "bare-server" {
-		return checkRanges([]bounds{{"port", s.port, 1, 65535}, {"loops", s.BareLoops, 1, 256}})
+	if err := s.checkServer(given); err != nil {
+		return err
 	}
+	if has["topic"] && !codec.ValidTopicName([]byte(s.Topic)) {
+		return usagef("-topic %q is no valid topic name: 1 to %d bytes without space, control characters and slashes", s.Topic, codec.MaxTopicName)
+	}
+	if s.Duration < 0 || s.Warmup < 0 || s.Settle < 0 || s.Lead < 0 || has["timeout"] && s.Timeout <= 0 {
+		return usagef("times must not be negative, and -timeout not 0s")
+	}
+	if err := checkRanges(s.bounds(), has); err != nil {
+		return err
+	}
+	for _, check := range []func() error{s.checkMemory, s.checkNames, s.checkMode} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *settings) checkServer(given map[string]bool) error {
 	if s.PID != 0 && s.Addr == "" {
 		return usagef("-pid belongs to -addr: a server that bench starts is measured anyway")
 	}
 	if s.Addr != "" {
-		for _, name := range []string{"flush", "set", "dir"} {
+		for _, name := range []string{"flush", "set", "dir", "server", "levels"} {
 			if given[name] {
 				return usagef("-%s configures a started server; with -addr (or SMSS_ADDR) none is started", name)
 			}
 		}
-		if s.Mode == "limit" && !s.Compare {
+		if s.Against.name != "" && s.Against.name != bareName {
+			return usagef("-against starts a second server; beside -addr (or SMSS_ADDR) it can be the bare one alone")
+		}
+		if s.Mode == "limit" && !s.compare {
 			return usagef("limit measures the bare server, which it starts itself: -addr (or SMSS_ADDR) belongs to -compare or to pub; -addr \"\" overrides SMSS_ADDR")
 		}
+		if needsProcess[s.Mode] {
+			return usagef("%s has to start and stop the server: it does not go with -addr; -addr \"\" overrides SMSS_ADDR", s.Mode)
+		}
 	}
-	if !codec.ValidTopicName([]byte(s.Topic)) {
-		return usagef("-topic %q is no valid topic name: 1 to %d bytes without space, control characters and slashes", s.Topic, codec.MaxTopicName)
+	if s.Against.name == bareName && !bareCan[s.Mode] {
+		return usagef("-against bare: the bare server only answers publishes")
 	}
-	if s.Duration < 0 || s.Warmup < 0 || s.Settle < 0 || s.Timeout <= 0 {
-		return usagef("times must not be negative, and -timeout not 0s")
+	if s.Against.name != "" && s.Against.name == s.serverName() {
+		return usagef("-against: both servers are called %q; name one of them with NAME=PATH", s.Against.name)
 	}
-	if _, err := serverConfig(s, "data", 1); err != nil {
-		return err
-	}
-	all := []bounds{{"flush", s.Flush, 0, 2}, {"pid", s.PID, 0, 1 << 30}}
-	if s.Mode == "idle" {
-		return checkRanges(append(all, bounds{"subscribers", s.Subscribers, 1, 1_000_000}))
-	}
-	return s.checkLoad(all)
+	_, err := serverConfig(s, "data", 1)
+	return err
 }
 
-// maxRequestMemory bounds the prebuilt requests.
-const maxRequestMemory = 1 << 30
+var (
+	// needsProcess are the modes that stop and start what they measure.
+	needsProcess = map[string]bool{"levels": true, "restart": true, "topics": true}
+	// bareCan are the modes that need no more than replies to publishes.
+	bareCan = map[string]bool{"pub": true, "limit": true}
+)
 
-func (s *settings) checkLoad(all []bounds) error {
-	all = append(all, bounds{"threads", s.Threads, 1, 100_000}, bounds{"size", s.Size, 1, 1 << 29},
-		bounds{"batch", s.Batch, 1, 1_000_000}, bounds{"topics", s.Topics, 1, 1_000_000},
-		bounds{"loops", s.Loops, 1, 256}, bounds{"bare-loops", s.BareLoops, 1, 256}, bounds{"rounds", s.Rounds, 1, 1000})
-	if s.Duration == 0 {
-		all = append(all, bounds{"requests", s.Requests, 1, 1_000_000_000})
+// serverName is what reports call the server that is measured.
+func (s *settings) serverName() string {
+	switch {
+	case s.Addr != "":
+		return s.Addr
+	case s.Server.name != "":
+		return s.Server.name
 	}
-	for _, k := range s.Pipelines {
-		all = append(all, bounds{"pipeline", k, 1, 4096})
-	}
-	if err := checkRanges(all); err != nil {
-		return err
-	}
-	if len(s.Pipelines) > 1 && !s.Compare {
-		return usagef("-pipeline takes a list only in a comparison")
-	}
-	if need := int64(s.Size) * int64(s.Batch) * int64(s.Topics+1); need > maxRequestMemory {
-		return usagef("-size times -batch times -topics is %d MiB of requests, at most %d are prebuilt", need>>20, maxRequestMemory>>20)
-	}
-	if s.Topics > 1 && len(topicName(s.Topic, s.Topics, s.Topics-1)) > codec.MaxTopicName {
-		return usagef("-topic is too long to be a prefix: names have at most %d bytes", codec.MaxTopicName)
-	}
-	return nil
+	return "smss"
 }
 
 type bounds struct {
@@ -231,42 +243,97 @@ type bounds struct {
 	v, low, high int
 }
 
-func checkRanges(all []bounds) error {
+// bounds are the ranges of all flags that hold numbers.
+func (s *settings) bounds() []bounds {
+	all := []bounds{
+		{"flush", s.Flush, 0, 2}, {"pid", s.PID, 0, 1 << 30}, {"port", s.port, 1, 65535},
+		{"rounds", s.Rounds, 1, 1000}, {"threads", s.Threads, 1, 100_000}, {"size", s.Size, 1, 1 << 29},
+		{"topics", s.Topics, 1, 1_000_000}, {"loops", s.Loops, 1, 256}, {"bare-loops", s.BareLoops, 1, 256},
+		{"with-subscribers", s.BallastSubscribers, 0, 1_000_000}, {"with-topics", s.BallastTopics, 0, 1_000_000},
+		{"rate", s.Rate, 0, 10_000_000}, {"messages", s.Messages, 1, 1_000_000_000}, {"delays", s.Delays, 1, 100_000_000},
+		{"seeks", s.Seeks, 1, 1_000_000}, {"kills", s.Kills, 1, 1000}, {"subscribers", s.Subscribers, 0, 1_000_000}, {"large-size", s.LargeSize, 1, 1 << 29},
+	}
+	if s.Duration == 0 {
+		all = append(all, bounds{"requests", s.Requests, 1, 1_000_000_000})
+	}
+	for _, k := range s.Pipelines {
+		all = append(all, bounds{"pipeline", k, 1, 4096})
+	}
+	for _, n := range s.Batches {
+		all = append(all, bounds{"batch", n, 1, codec.MaxBatch})
+	}
+	if s.Batches == nil {
+		all = append(all, bounds{"batch", s.Batch, 1, 1_000_000}, bounds{"fill-batch", s.Batch, 1, 1_000_000})
+	}
+	for _, l := range s.Levels {
+		all = append(all, bounds{"levels", l, 0, 2})
+	}
+	return all
+}
+
+func checkRanges(all []bounds, has map[string]bool) error {
 	for _, b := range all {
-		if b.v < b.low || b.v > b.high {
+		if has[b.name] && (b.v < b.low || b.v > b.high) {
 			return usagef("-%s %d is out of range: %d to %d", b.name, b.v, b.low, b.high)
 		}
 	}
 	return nil
 }
 
-// setFlag collects -set KEY=VALUE in order.
-type setFlag []string
+// maxRequestMemory bounds the prebuilt requests.
+const maxRequestMemory = 1 << 30
 
-func (f *setFlag) String() string { return strings.Join(*f, " ") }
-
-func (f *setFlag) Set(v string) error {
-	key, _, ok := strings.Cut(v, "=")
-	if !ok || key == "" {
-		return errors.New("want KEY=VALUE")
+func (s *settings) checkMemory() error {
+	if need := int64(max(s.Size, s.LargeSize)) * int64(max(1, s.Batch)) * int64(max(1, s.Topics)+1); s.Mode != "topics" && need > maxRequestMemory {
+		return usagef("-size times -batch times -topics is %d MiB of requests, at most %d are prebuilt", need>>20, maxRequestMemory>>20)
 	}
-	*f = append(*f, v)
 	return nil
 }
 
-// listFlag is a list of numbers separated by commas.
-type listFlag []int
+// checkNames makes sure that the names made from -topic are names as well.
+func (s *settings) checkNames() error {
+	const madeOf = 24 // what names get appended at most
+	longest := topicName(s.Topic, max(1, s.Topics), max(1, s.Topics)-1)
+	if len(s.Topic) > 0 && (len(longest) > codec.MaxTopicName || s.Mode != "pub" && len(longest) > codec.MaxTopicName-madeOf) {
+		return usagef("-topic is too long to be a prefix: names have at most %d bytes", codec.MaxTopicName)
+	}
+	return nil
+}
 
-func (f *listFlag) String() string { return "" }
+// checkMode is what a mode asks for beside ranges.
+func (s *settings) checkMode() error {
+	timed := s.Mode == "latency" || s.Mode == "fanout" || s.Mode == "delay" || s.Mode == "interference"
+	switch {
+	case timed && s.Size < stampSize:
+		return usagef("-size %d is too small: messages carry a time of %d bytes", s.Size, stampSize)
+	case (s.Mode == "latency" || s.Mode == "interference") && s.Rate == 0, s.Mode == "delay" && s.Rate == 0:
+		return usagef("-rate 0 is out of range: 1 to 10000000")
+	case (s.Mode == "sub" || s.Mode == "fanout" || s.Mode == "idle") && s.Subscribers == 0:
+		return usagef("-subscribers 0 is out of range: 1 to 1000000")
+	case (s.Mode == "latency" || s.Mode == "fanout" || s.Mode == "interference") && s.Duration == 0:
+		return usagef("-duration must not be 0s")
+	case (s.Mode == "restart" || s.Mode == "seek" || s.Mode == "interference") && (s.Gigabytes < 0.001 || s.Gigabytes > 10_000):
+		return usagef("-gigabytes %g is out of range: 0.001 to 10000", s.Gigabytes)
+	case s.Mode == "fanout" && len(s.Pipelines) > 1:
+		return usagef("-pipeline takes one number in this mode")
+	case s.Mode == "delay" && s.Lead > 0 && time.Duration(s.Lead) < time.Second:
+		return usagef("-lead %s is out of range: the protocol has no delays under 1s", time.Duration(s.Lead))
+	}
+	if err := checkWords("-form", s.Forms, forms); err != nil {
+		return err
+	}
+	return checkWords("-by", s.By, disturbances)
+}
 
-func (f *listFlag) Set(v string) error {
-	*f = nil
-	for _, part := range strings.Split(v, ",") {
-		var n int
-		if _, err := fmt.Sscanf(part+"\n", "%d\n", &n); err != nil {
-			return errors.New("want a number, or numbers separated by commas")
+func checkWords(name string, given, allowed []string) error {
+	for _, w := range given {
+		found := false
+		for _, a := range allowed {
+			found = found || a == w
 		}
-		*f = append(*f, n)
+		if !found {
+			return usagef("%s %q is none of: %s", name, w, strings.Join(allowed, ", "))
+		}
 	}
 	return nil
 }

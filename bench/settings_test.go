@@ -32,15 +32,23 @@ func TestParse(t *testing.T) {
 		{args: "pub", env: addr, ok: func(s *settings) bool { return s.Addr == "127.0.0.1:9" }},
 		{args: "pub -addr=", env: addr, ok: func(s *settings) bool { return s.Addr == "" }},
 		{args: "pub -compare-limit", ok: func(s *settings) bool {
-			return s.Compare && len(s.Pipelines) == 2 && s.Pipelines[1] == 16 && s.Duration > 0 && s.Rounds == 5
+			return s.Against.name == bareName && len(s.Pipelines) == 2 && s.Pipelines[1] == 16 && s.Duration > 0 && s.Rounds == 5
 		}},
 		{args: "limit -compare -requests 10 -pipeline 4", ok: func(s *settings) bool {
-			return s.Compare && len(s.Pipelines) == 1 && s.Pipelines[0] == 4 && s.Requests == 10 && s.Duration == 0
+			return s.Against.name == bareName && len(s.Pipelines) == 1 && s.Pipelines[0] == 4 && s.Requests == 10 && s.Duration == 0
 		}},
 		{args: "idle -subscribers 7", ok: func(s *settings) bool {
 			return s.Subscribers == 7 && s.Duration == duration(10*time.Second)
 		}},
 		{args: "bare-server -port 1", ok: func(s *settings) bool { return s.port == 1 && s.host == "127.0.0.1" }},
+
+		{args: "pub -pipeline 1,16 -server old=dir/smss", ok: func(s *settings) bool {
+			return len(s.Pipelines) == 2 && s.Rounds == 1 && s.Server == program{"old", "dir/smss"} && s.serverName() == "old"
+		}},
+		{args: "pub -against dir/smss-ref", ok: func(s *settings) bool {
+			return s.Against == program{"smss-ref", "dir/smss-ref"} && s.Rounds == 5 && s.Duration > 0
+		}},
+		{args: "levels", ok: func(s *settings) bool { return len(s.Levels) == 3 && s.Rounds == 5 && s.Duration > 0 }},
 
 		{args: "pub -nonsense", want: "not defined"},
 		{args: "pub extra", want: `unexpected argument "extra"`},
@@ -50,7 +58,13 @@ func TestParse(t *testing.T) {
 		{args: "pub -size 0", want: "-size 0"},
 		{args: "pub -pipeline 0", want: "-pipeline 0"},
 		{args: "pub -pipeline 1,x", want: "separated by commas"},
-		{args: "pub -pipeline 1,16", want: "only in a comparison"},
+		{args: "pub -server a/b=c", want: "NAME=PATH"},
+		{args: "pub -against x -server x", want: "both servers are called"},
+		{args: "pub -against old=x -addr y:1", want: "starts a second server"},
+		{args: "idle -against bare", want: "only answers publishes"},
+		{args: "levels -addr x:1", want: "start and stop the server"},
+		{args: "levels -levels 0,3", want: "-levels 3"},
+		{args: "pub -rounds 1001", want: "-rounds 1001"},
 		{args: "pub -flush 3", want: "-flush 3"},
 		{args: "pub -pid 1", want: "-pid belongs to -addr"},
 		{args: "pub -addr x:1 -flush 2", want: "-flush configures a started server"},
@@ -73,7 +87,7 @@ func TestParse(t *testing.T) {
 				env = tt.env
 			}
 			args := strings.Fields(tt.args)
-			s, err := parse(args[0], args[1:], &bytes.Buffer{}, env)
+			s, err := parse(modeForTest(t, args[0]), args[1:], &bytes.Buffer{}, env)
 			if tt.want == "" {
 				if err != nil {
 					t.Fatal(err)
@@ -88,6 +102,17 @@ func TestParse(t *testing.T) {
 			}
 		})
 	}
+}
+
+func modeForTest(t *testing.T, name string) *mode {
+	t.Helper()
+	for _, m := range append(modes(), bareMode) {
+		if m.name == name {
+			return &m
+		}
+	}
+	t.Fatalf("no mode %s", name)
+	return nil
 }
 
 func TestServerConfig(t *testing.T) {

@@ -7,92 +7,163 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"time"
+	"strings"
+	"unicode/utf8"
 )
 
 // table prints rows of a label and right-aligned columns.
 type table struct {
 	w     io.Writer
+	label int // width of the labels
 	width int // of the columns
 }
 
 func (t table) row(label string, columns ...string) {
-	fmt.Fprintf(t.w, "  %-30s", label)
+	fmt.Fprintf(t.w, "  %s", pad(label, t.label, false))
 	for _, c := range columns {
-		fmt.Fprintf(t.w, " %*s", t.width, c)
+		fmt.Fprintf(t.w, "  %s", pad(c, t.width, true))
 	}
 	fmt.Fprintln(t.w)
 }
 
+// pad counts characters, where package fmt counts bytes.
+func pad(s string, width int, right bool) string {
+	fill := strings.Repeat(" ", max(0, width-utf8.RuneCountInString(s)))
+	if right {
+		return fill + s
+	}
+	return s + fill
+}
+
 func (m *Machine) print(w io.Writer) {
 	fmt.Fprintf(w, "%s, GOMAXPROCS %d, %d cores", m.GoVersion, m.GOMAXPROCS, m.Cores)
+	if m.FileSystem != "" {
+		fmt.Fprintf(w, ", %s", m.FileSystem)
+	}
 	if m.Load != "" {
 		fmt.Fprintf(w, ", load at start %s", m.Load)
 	}
 	fmt.Fprintln(w)
 }
 
-func (s *settings) printLoad(w io.Writer, pipeline int) {
-	fmt.Fprintf(w, "%s connections, %d in flight each, %d × %s-byte messages a request, ",
-		count(int64(s.Threads)), pipeline, s.Batch, count(int64(s.Size)))
-	if s.Duration > 0 {
-		fmt.Fprintf(w, "%s after %s of warm-up", time.Duration(s.Duration), time.Duration(s.Warmup))
-	} else {
-		fmt.Fprintf(w, "%s requests each", count(int64(s.Requests)))
+// print writes the tables of all cases.
+func (r *Report) print(w io.Writer) {
+	r.Machine.print(w)
+	if r.Parameters.Addr == "" && r.Parameters.Mode != "levels" && r.Parameters.Mode != "limit" {
+		fmt.Fprintf(w, "flush level %d\n", r.Parameters.Flush)
 	}
-	if s.Addr == "" && (s.Mode == "pub" || s.Compare) {
-		fmt.Fprintf(w, ", flush level %d", s.Flush)
-	}
-	fmt.Fprintln(w)
-}
-
-func (r *Result) print(w io.Writer) {
-	t := table{w, 14}
 	if r.Interrupted {
-		fmt.Fprintln(w, "  interrupted: figures up to then")
+		fmt.Fprintln(w, "interrupted: figures up to then")
 	}
-	t.row("server", r.Server)
-	t.row("requests", count(r.Requests), fmt.Sprintf("in %.2f s", r.Seconds))
-	t.row("requests/s", count(int64(r.RequestsPerSecond)))
-	t.row("messages/s", count(int64(r.MessagesPerSecond)))
-	t.row("MB/s (bodies)", decimal(r.MegabytesPerSecond))
-	t.row("replies per read", decimal(r.RepliesPerRead))
-	t.row("latency p50", micros(r.Latency.P50))
-	t.row("latency p99", micros(r.Latency.P99))
-	t.row("latency p99.9", micros(r.Latency.P999))
-	t.row("latency max", micros(r.Latency.Max))
-	if c := r.ServerCPU; c != nil {
-		t.row("server CPU µs/request", decimal(c.MicrosPerRequest), percent(c.Seconds, r.Seconds))
+	var names []string
+	for i := range r.Summaries {
+		if name := r.Summaries[i].Case; !slices.Contains(names, name) {
+			names = append(names, name)
+		}
 	}
-	t.row("generator CPU µs/request", decimal(r.GeneratorCPU.MicrosPerRequest), percent(r.GeneratorCPU.Seconds, r.Seconds))
-	if m := r.ServerMemory; m != nil {
-		t.row("server memory before", mebibytes(m.Before))
-		t.row("server memory peak", mebibytes(m.Peak), "VmHWM "+mebibytes(m.HighWaterMark))
+	for _, name := range names {
+		fmt.Fprintln(w)
+		r.printCase(w, name)
 	}
-	t.row("errors", count(r.Failed))
-	for _, text := range slices.Sorted(maps.Keys(r.Errors)) {
-		fmt.Fprintf(w, "    %s × %s\n", count(r.Errors[text]), text)
+	r.printErrors(w)
+	if len(r.Targets) > 0 {
+		fmt.Fprintln(w)
+		for _, v := range r.Targets {
+			fmt.Fprintf(w, "  target %s: %s\n", v.Text, v.outcome())
+		}
 	}
 }
 
-func percent(part, whole float64) string {
-	if whole <= 0 {
-		return ""
+// printCase writes one table: a column for each server, and one for each
+// ratio. Where there is one server and several rounds their spread is shown.
+func (r *Report) printCase(w io.Writer, name string) {
+	var sides []Summary
+	for _, s := range r.Summaries {
+		if s.Case == name {
+			sides = append(sides, s)
+		}
 	}
-	return fmt.Sprintf("%.0f %% of a core", 100*part/whole)
+	var ratios []Comparison
+	for _, c := range r.Comparison {
+		if c.Case == name {
+			ratios = append(ratios, c)
+		}
+	}
+	t := table{w, 34, 14}
+	title := name
+	if sides[0].Rounds > 1 {
+		title = fmt.Sprintf("%s, medians of %d rounds", name, sides[0].Rounds)
+	}
+	var head []string
+	var figures []Figures
+	for _, s := range sides {
+		head = append(head, s.Server)
+		figures = append(figures, s.medians())
+	}
+	spread := len(sides) == 1 && sides[0].Rounds > 1
+	if spread {
+		head = append(head, "low", "high")
+	}
+	for _, c := range ratios {
+		if len(ratios) > 1 {
+			head = append(head, "÷ "+c.Base)
+		} else {
+			head = append(head, "ratio", "low", "high")
+		}
+	}
+	t.row(title, head...)
+	for _, key := range keysOf(figures...) {
+		t.row(known(key).label, rowOf(key, sides, ratios, spread)...)
+	}
 }
 
-func micros(v int64) string {
-	switch {
-	case v < 10_000:
-		return count(v) + " µs"
-	case v < 10_000_000:
-		return fmt.Sprintf("%.1f ms", float64(v)/1e3)
+func rowOf(key string, sides []Summary, ratios []Comparison, spread bool) []string {
+	format := known(key).format
+	var columns []string
+	for _, s := range sides {
+		v, ok := s.Figures[key]
+		if !ok {
+			columns = append(columns, "")
+			continue
+		}
+		columns = append(columns, format(v.Median))
+		if spread {
+			columns = append(columns, format(v.Low), format(v.High))
+		}
 	}
-	return fmt.Sprintf("%.1f s", float64(v)/1e6)
+	if known(key).better == neither {
+		return columns
+	}
+	for _, c := range ratios {
+		v, ok := c.Ratios[key]
+		switch {
+		case !ok:
+			columns = append(columns, "")
+		case len(ratios) > 1:
+			columns = append(columns, decimal(v.Median))
+		default:
+			columns = append(columns, decimal(v.Median), decimal(v.Low), decimal(v.High))
+		}
+	}
+	return columns
 }
 
-func mebibytes(v int64) string { return fmt.Sprintf("%.1f MiB", float64(v)/(1<<20)) }
+func (s *Summary) medians() Figures {
+	f := Figures{}
+	for key, v := range s.Figures {
+		f[key] = v.Median
+	}
+	return f
+}
+
+// printErrors writes what failed, and where.
+func (r *Report) printErrors(w io.Writer) {
+	for _, one := range r.Results {
+		for _, text := range slices.Sorted(maps.Keys(one.Errors)) {
+			fmt.Fprintf(w, "  failed: %s, %s: %s × %s\n", one.Server, one.Case, count(one.Errors[text]), text)
+		}
+	}
+}
 
 // decimal prints three digits or so.
 func decimal(v float64) string {
