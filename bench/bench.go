@@ -158,17 +158,34 @@ func tools() []tool {
 		{"compare", "A.json B.json", "ratios between two results", `
   smss bench compare before.json after.json
 `, runCompare},
+		{"suite", "-out DIRECTORY [flags]", "the table of the project's targets, step by step", `
+  smss bench suite -out results                      short: minutes
+  smss bench suite -out results -full -existing ./smss-old
+  smss bench suite -out results -only publish,drain -rounds 3
+  smss bench suite -list                             what it would run
+`, runSuite},
+		{"report", "[-o FILE] FILE-OR-DIRECTORY...", "BENCHMARKS.md from JSON files", `
+  smss bench report results                          writes BENCHMARKS.md
+  smss bench report -o - results/*.json
+`, runDocument},
 	}
 }
 
-func (t *tool) execute(ctx context.Context, args []string, out output) error {
-	for _, a := range args {
-		if isHelp(a) {
-			fmt.Fprintf(out.stdout, "smss bench %s %s: %s\n\nExamples:%s", t.name, t.usage, t.summary, t.examples)
-			return flag.ErrHelp
+func toolNamed(name string) *tool {
+	for _, t := range tools() {
+		if t.name == name {
+			return &t
 		}
 	}
+	return nil
+}
+
+func (t *tool) execute(ctx context.Context, args []string, out output) error {
 	return t.run(ctx, args, out)
+}
+
+func (t *tool) writeHelp(w io.Writer) {
+	fmt.Fprintf(w, "smss bench %s %s: %s\n\nExamples:%s", t.name, t.usage, t.summary, t.examples)
 }
 
 func (t *tool) status(err error, out output) int { return status(t.name, err, out) }

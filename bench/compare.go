@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -11,6 +12,10 @@ import (
 
 // runCompare prints what has changed from one JSON file to another.
 func runCompare(_ context.Context, args []string, out output) error {
+	if len(args) > 0 && isHelp(args[0]) {
+		toolNamed("compare").writeHelp(out.stdout)
+		return flag.ErrHelp
+	}
 	if len(args) != 2 {
 		return usagef("want two JSON files that smss bench wrote, the earlier first")
 	}

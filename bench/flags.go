@@ -60,7 +60,7 @@ func (s *settings) loadFlags(fs *flag.FlagSet, env func(string) string) {
 		fs.BoolVar(&s.compare, "compare-limit", false, "the same as -against bare, at 1 and at 16 in flight")
 	case "levels":
 		s.Levels = []int{0, 1, 2}
-		fs.Var((*listFlag)(&s.Levels), "levels", "flush levels to alternate between, a `LIST` (default 0,1,2); ratios are to the first")
+		fs.Var((*listFlag)(&s.Levels), "levels", "flush levels to alternate between, a `LIST`; ratios are to the first")
 	}
 }
 
@@ -76,7 +76,7 @@ func (s *settings) subFlags(fs *flag.FlagSet, env func(string) string) {
 	s.serverFlags(fs, env)
 	s.ballastFlags(fs)
 	s.Batches = []int{1, 16, 255}
-	fs.Var((*listFlag)(&s.Batches), "batch", "messages a push at most, `N` or a list (default 1,16,255)")
+	fs.Var((*listFlag)(&s.Batches), "batch", "messages a push at most, `N` or a list")
 	fs.IntVar(&s.Subscribers, "subscribers", 1, "subscribers that drain at the same time, each the whole topic")
 	fs.IntVar(&s.Messages, "messages", 1_000_000, "messages to put into the topic first")
 	fs.IntVar(&s.Size, "size", 200, "bytes of a message's body")
@@ -92,7 +92,7 @@ func (s *settings) latencyFlags(fs *flag.FlagSet, env func(string) string) {
 	fs.IntVar(&s.Rate, "rate", 1000, "publishes a second, sent on time whatever the server does")
 	fs.IntVar(&s.Threads, "threads", 1, "connections that publish, in turn")
 	fs.IntVar(&s.Subscribers, "subscribers", 1, "waiting subscribers; 0 = publish only")
-	fs.Var((*listFlag)(&s.Batches), "batch", "messages a push at most, `N` or a list (default 16)")
+	fs.Var((*listFlag)(&s.Batches), "batch", "messages a push at most, `N` or a list")
 	fs.IntVar(&s.Size, "size", 200, "bytes of a message's body")
 	fs.TextVar(&s.Duration, "duration", duration(10*time.Second), "publish for this `TIME`")
 	fs.TextVar(&s.Warmup, "warmup", duration(time.Second), "publish unmeasured for this `TIME` first")
@@ -104,7 +104,7 @@ func (s *settings) fanoutFlags(fs *flag.FlagSet, env func(string) string) {
 	s.ballastFlags(fs)
 	s.Batches = []int{1, 16, 255}
 	fs.IntVar(&s.Subscribers, "subscribers", 100, "subscribers of the topic")
-	fs.Var((*listFlag)(&s.Batches), "batch", "messages a push at most, `N` or a list (default 1,16,255)")
+	fs.Var((*listFlag)(&s.Batches), "batch", "messages a push at most, `N` or a list")
 	fs.IntVar(&s.Rate, "rate", 0, "publishes a second; 0 = the next when the reply to the last has come")
 	fs.IntVar(&s.Threads, "threads", 1, "connections that publish")
 	fs.Var((*listFlag)(&s.Pipelines), "pipeline", "publishes in flight on each connection, `K`, where there is no -rate (default 1)")
@@ -119,7 +119,7 @@ func (s *settings) delayFlags(fs *flag.FlagSet, env func(string) string) {
 	s.serverFlags(fs, env)
 	s.Forms = forms
 	fs.IntVar(&s.Delays, "delays", 100_000, "delayed messages that are pending at the same time")
-	fs.Var((*wordsFlag)(&s.Forms), "form", "spread: -rate of them fall due each second; at-once: all at one moment; or both (default)")
+	fs.Var((*wordsFlag)(&s.Forms), "form", "spread: -rate of them fall due each second; at-once: all at one moment; or both")
 	fs.IntVar(&s.Rate, "rate", 1000, "messages due a second in the form spread")
 	fs.TextVar(&s.Duration, "duration", duration(30*time.Second), "end the form spread after this `TIME` of firing; 0s = when all have fired")
 	fs.TextVar(&s.Lead, "lead", duration(0), "`TIME` from the first publish until the first is due; 0s = long enough at 10,000 a second")
@@ -155,7 +155,7 @@ func (s *settings) topicsFlags(fs *flag.FlagSet, env func(string) string) {
 func (s *settings) interferenceFlags(fs *flag.FlagSet, env func(string) string) {
 	s.serverFlags(fs, env)
 	s.By = disturbances
-	fs.Var((*wordsFlag)(&s.By), "by", "what goes on meanwhile: none, large (another client publishes -large-size messages), delete (a topic of -gigabytes is deleted); a list (default all)")
+	fs.Var((*wordsFlag)(&s.By), "by", "what goes on meanwhile: none, large (another client publishes -large-size messages), delete (a topic of -gigabytes is deleted); a list")
 	fs.IntVar(&s.Rate, "rate", 1000, "small publishes a second")
 	fs.IntVar(&s.Threads, "threads", 16, "connections for them, in turn")
 	fs.IntVar(&s.Size, "size", 200, "bytes of a small message's body")
@@ -188,7 +188,7 @@ func (f *setFlag) Set(v string) error {
 // listFlag is a list of numbers separated by commas.
 type listFlag []int
 
-func (f *listFlag) String() string { return "" }
+func (f *listFlag) String() string { return strings.Join(texts(*f), ",") }
 
 func (f *listFlag) Set(v string) error {
 	*f = nil
@@ -205,7 +205,7 @@ func (f *listFlag) Set(v string) error {
 // wordsFlag is a list of words separated by commas.
 type wordsFlag []string
 
-func (f *wordsFlag) String() string { return "" }
+func (f *wordsFlag) String() string { return strings.Join(*f, ",") }
 
 func (f *wordsFlag) Set(v string) error {
 	*f = strings.Split(v, ",")

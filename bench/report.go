@@ -17,7 +17,9 @@ import (
 // Report is what a JSON file holds: everything that is needed to repeat a run
 // and to judge it.
 type Report struct {
-	Tool       string    `json:"tool"`
+	Tool string `json:"tool"`
+	// Command repeats the run; what names a place stands as PATH or ADDRESS.
+	Command    string    `json:"command,omitempty"`
 	Date       time.Time `json:"date"`
 	Machine    Machine   `json:"machine"`
 	Parameters *settings `json:"parameters"`
@@ -78,7 +80,7 @@ type Sample struct {
 }
 
 func newReport(s *settings) *Report {
-	return &Report{Tool: "smss bench " + s.Mode, Date: time.Now().UTC().Truncate(time.Second), Parameters: s, Machine: thisMachine(s.dir)}
+	return &Report{Tool: "smss bench " + s.Mode, Command: s.command, Date: time.Now().UTC().Truncate(time.Second), Parameters: s, Machine: thisMachine(s.dir)}
 }
 
 func thisMachine(dir string) Machine {

@@ -55,6 +55,7 @@ type settings struct {
 	BallastTopics      int `json:"ballastTopics,omitempty"`
 
 	dir, json, html, out, host string
+	command                    string // that repeats the run
 	port                       int
 	quiet, compare             bool
 }
@@ -122,12 +123,43 @@ func parse(m *mode, args []string, stdout io.Writer, env func(string) string) (*
 	if fs.NArg() > 0 {
 		return nil, usagef("unexpected argument %q", fs.Arg(0))
 	}
+	s.command = s.repetition(fs)
 	given := map[string]bool{}
 	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	s.defaults(given)
 	all := map[string]bool{}
 	fs.VisitAll(func(f *flag.Flag) { all[f.Name] = true })
 	return s, s.check(given, all)
+}
+
+// repetition is the command line again, without what says where the run took
+// place and where its results went.
+func (s *settings) repetition(fs *flag.FlagSet) string {
+	words := []string{"smss", "bench", s.Mode}
+	fs.Visit(func(f *flag.Flag) {
+		value := f.Value.String()
+		switch f.Name {
+		case "dir", "json", "html", "out", "quiet", "pid":
+			return
+		case "addr":
+			value = "ADDRESS"
+		case "server", "against":
+			if value != bareName && value != "" {
+				value += "=PATH"
+			}
+		case "set":
+			for _, kv := range s.Set {
+				words = append(words, "-set", kv)
+			}
+			return
+		}
+		if value == "true" {
+			words = append(words, "-"+f.Name)
+			return
+		}
+		words = append(words, "-"+f.Name, value)
+	})
+	return strings.Join(words, " ")
 }
 
 // defaults fills what depends on other flags.

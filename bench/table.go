@@ -19,11 +19,11 @@ type table struct {
 }
 
 func (t table) row(label string, columns ...string) {
-	fmt.Fprintf(t.w, "  %s", pad(label, t.label, false))
+	line := "  " + pad(label, t.label, false)
 	for _, c := range columns {
-		fmt.Fprintf(t.w, "  %s", pad(c, t.width, true))
+		line += "  " + pad(c, t.width, true)
 	}
-	fmt.Fprintln(t.w)
+	fmt.Fprintln(t.w, strings.TrimRight(line, " "))
 }
 
 // pad counts characters, where package fmt counts bytes.
