@@ -82,6 +82,7 @@ type quietSubscribers struct {
 	replies    []replyReader
 	buffer     [4096]byte
 	heartbeats int
+	name       string // begins those of the subscribers
 }
 
 func newQuietSubscribers(addr string) (*quietSubscribers, error) {
@@ -93,7 +94,7 @@ func newQuietSubscribers(addr string) (*quietSubscribers, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &quietSubscribers{dialer: d, poller: p}, nil
+	return &quietSubscribers{dialer: d, poller: p, name: "bench-" + strconv.FormatInt(time.Now().UnixNano(), 36)}, nil
 }
 
 func (q *quietSubscribers) close() {
@@ -112,7 +113,7 @@ func (q *quietSubscribers) subscribe(topic string, i int) error {
 	}
 	q.sockets = append(q.sockets, fd)
 	q.replies = append(q.replies, replyReader{})
-	request := codec.AppendSub(nil, &codec.Subscription{Topic: topic, Who: "bench-" + strconv.Itoa(i), Batch: 1})
+	request := codec.AppendSub(nil, &codec.Subscription{Topic: topic, Who: q.name + "-" + strconv.Itoa(i), Batch: 1})
 	if n, err := unix.Write(fd, request); err != nil || n < len(request) {
 		return fmt.Errorf("subscribe: %s", closedText(err))
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"smss/codec"
@@ -109,7 +110,8 @@ func measureStart(ctx context.Context, s *settings, srv *server, topic string, r
 	return nil
 }
 
-// directorySize counts what files hold.
+// directorySize counts the disk space of files: the metadata's are large and
+// nearly all holes.
 func directorySize(dir string) int64 {
 	var n int64
 	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
@@ -117,7 +119,9 @@ func directorySize(dir string) int64 {
 			return nil // gone meanwhile
 		}
 		if info, err := d.Info(); err == nil {
-			n += info.Size()
+			if st, ok := info.Sys().(*syscall.Stat_t); ok {
+				n += st.Blocks * 512
+			}
 		}
 		return nil
 	})

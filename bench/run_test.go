@@ -265,7 +265,7 @@ func TestIdle(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "r.json")
 			status, stdout, stderr := runForTest(t, "idle", "-addr", quietServer(t, tt.answer), "-pid", strconv.Itoa(os.Getpid()),
-				"-subscribers", "40", "-duration", "100ms", "-settle", "200ms", "-quiet", "-json", file)
+				"-subscribers", "40", "-duration", "50ms", "-settle", "70ms", "-quiet", "-json", file)
 			if status != tt.status || !strings.Contains(stderr, tt.want) {
 				t.Fatalf("%d %q %q", status, stdout, stderr)
 			}

@@ -76,6 +76,31 @@ func TestParse(t *testing.T) {
 		{args: "pub -set port.x=1", want: "below a value"},
 		{args: "pub -set store=1", want: "section elsewhere"},
 		{args: "pub -timeout 0s", want: "-timeout"},
+		{args: "sub", ok: func(s *settings) bool { return len(s.Batches) == 3 && s.Messages == 1_000_000 && s.Rounds == 1 }},
+		{args: "sub -batch 256", want: "-batch 256 is out of range: 1 to 255"},
+		{args: "sub -batch 0", want: "-batch 0"},
+		{args: "sub -messages 0", want: "-messages 0"},
+		{args: "sub -subscribers 0", want: "-subscribers 0"},
+		{args: "sub -topic " + strings.Repeat("x", 120), want: "too long to be a prefix"},
+		{args: "latency -subscribers 0 -rate 5", ok: func(s *settings) bool { return s.Subscribers == 0 && s.Rate == 5 && s.Batches[0] == 16 }},
+		{args: "latency -rate 0", want: "-rate 0"},
+		{args: "latency -size 7", want: "carry a time"},
+		{args: "latency -duration 0s", want: "-duration must not be 0s"},
+		{args: "fanout -pipeline 1,2", want: "one number"},
+		{args: "fanout -duration -1s", want: "not be negative"},
+		{args: "delay -form late", want: `-form "late" is none of: spread, at-once`},
+		{args: "delay -lead 500ms", want: "no delays under 1s"},
+		{args: "delay -delays 0", want: "-delays 0"},
+		{args: "restart -gigabytes 0", want: "-gigabytes 0"},
+		{args: "restart -kills 0", want: "-kills 0"},
+		{args: "restart -addr x:1", want: "start and stop the server"},
+		{args: "topics -addr x:1", want: "start and stop the server"},
+		{args: "seek -kills 1", want: "not defined"},
+		{args: "seek -seeks 0", want: "-seeks 0"},
+		{args: "topics -topics 0", want: "-topics 0"},
+		{args: "interference -by noise", want: "none of: none, large, delete"},
+		{args: "interference -large-size 0", want: "-large-size 0"},
+		{args: "pub -with-topics -1", want: "-with-topics -1"},
 		{args: "idle -threads 1", want: "not defined"},
 		{args: "idle -subscribers 0", want: "-subscribers 0"},
 		{args: "bare-server -port 0", want: "-port 0"},
@@ -135,5 +160,58 @@ store:
 `
 	if string(got) != want {
 		t.Fatalf("config:\n%s", got)
+	}
+}
+
+// The command in a report repeats the run, and names no place.
+func TestRepetition(t *testing.T) {
+	args := strings.Fields("-threads 3 -pipeline 1,16 -set a.b=c -set d=e -dir /x -json /y -out /z -quiet -server old=/bin/x -against /bin/y -batch 2")
+	s, err := parse(modeForTest(t, "pub"), args, &bytes.Buffer{}, noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "smss bench pub -against y=PATH -batch 2 -pipeline 1,16 -server old=PATH -set a.b=c -set d=e -threads 3"; s.command != want {
+		t.Errorf("%q, want %q", s.command, want)
+	}
+	s, err = parse(modeForTest(t, "limit"), []string{"-compare", "-addr", "10.0.0.1:5"}, &bytes.Buffer{}, noEnv)
+	if err != nil || s.command != "smss bench limit -addr ADDRESS -compare" {
+		t.Errorf("%v %q", err, s.command)
+	}
+}
+
+// What -out writes is named for its parameters.
+func TestFileNames(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for args, want := range map[string]string{
+		"pub": "smss-pub-256c-1p-200b", "pub -batch 3 -topics 2 -against bare": "smss-pub-256c-1p-3m-200b-2t-against-bare",
+		"limit -compare": "smss-limit-256c-1p-200b-256c-16p-200b-against-bare", "sub": "smss-sub-drain-1s-1+16+255batch-200b",
+		"latency": "smss-latency-1000ps-1c-1s-16batch-200b", "idle": "smss-idle-10000s", "seek -gigabytes 2.5": "smss-seek-2.5g-1000b",
+		"delay -form at-once": "smss-delay-at-once-100000-200b", "topics": "smss-topics-20000t",
+		"interference -by large": "smss-interference-large-8000000b-1000ps-16c-200b",
+	} {
+		words := append(strings.Fields(args), "-out", "d")
+		s, err := parse(modeForTest(t, words[0]), words[1:], &bytes.Buffer{}, noEnv)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files := s.files(at)
+		if len(files) != 2 || files[0] != "d/"+want+"-20260102T030405Z.json" || files[1] != "d/"+want+"-20260102T030405Z.html" {
+			t.Errorf("%s: %v, want %s", args, files, want)
+		}
+	}
+}
+
+// The existing server takes 0 for what it is not told, this one refuses what
+// it does not know: the file for another binary is for both.
+func TestForeignConfig(t *testing.T) {
+	s := &settings{Flush: 2, Set: setFlag{"worker.buffSize=7"}}
+	got, err := foreignConfig(s, "/data", 4711)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"port: 4711\n", "flushLevel: 2\n", "path: /data\n", "buffSize: 7\n", "waitMsgTimeout: 1000\n"} {
+		if !strings.Contains(string(got), want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
 	}
 }

@@ -292,7 +292,7 @@ func TestInterruptedModes(t *testing.T) {
 	t.Parallel()
 	for _, line := range []string{
 		"latency -duration 1h -warmup 0s", "fanout -duration 1h -warmup 0s -subscribers 2 -batch 16",
-		"interference -by none -duration 1h -warmup 0s", "idle -subscribers 2 -settle 10ms -duration 1h",
+		"idle -subscribers 2 -settle 10ms -duration 1h",
 		"delay -delays 1000 -rate 10 -lead 1s -form spread -duration 1h",
 	} {
 		name, _, _ := strings.Cut(line, " ")

@@ -86,12 +86,16 @@ func measureDrain(ctx context.Context, s *settings, srv *server, topic string, b
 
 // audience is the subscribers of a topic, spread over a few event loops.
 type audience struct {
+	// name begins those of the subscribers. The existing server keeps a name
+	// for a while after its subscriber has gone, so that each audience has
+	// its own.
+	name      string
 	receivers []*receiver
 	failed    atomic.Pointer[error]
 }
 
 func newAudience(addr string, clock time.Time, loops int, stamped bool) (*audience, error) {
-	a := &audience{}
+	a := &audience{name: "bench-" + strconv.FormatInt(time.Now().UnixNano(), 36)}
 	for range loops {
 		r, err := newReceiver(addr, clock, stamped)
 		if err != nil {
@@ -114,7 +118,7 @@ func (a *audience) subscribe(ctx context.Context, topic string, n, batch int) er
 		if ctx.Err() != nil {
 			return nil // listen has nothing to wait for then
 		}
-		who := "bench-" + strconv.Itoa(i)
+		who := a.name + "-" + strconv.Itoa(i)
 		if err := a.receivers[i%len(a.receivers)].subscribe(topic, who, batch); err != nil {
 			return fmt.Errorf("subscriber %d: %w", i+1, err)
 		}
