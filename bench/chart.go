@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"html"
 	"math"
@@ -15,7 +16,8 @@ type chart struct {
 	lines         []line
 	xTicks        []tick // nil: round numbers of seconds
 	yFormat       func(float64) string
-	logarithmic   bool // the y axis
+	yUnit         float64 // of which the y axis has round numbers; 0: 1
+	logarithmic   bool    // the y axis
 }
 
 // line is one course. Lines of the same group have the same colour, and one
@@ -35,7 +37,7 @@ type tick struct {
 
 const (
 	chartWidth, chartHeight          = 640.0, 260.0
-	marginLeft, marginRight          = 84.0, 16.0
+	marginLeft, marginRight          = 84.0, 28.0
 	marginTop, marginBottom          = 34.0, 34.0
 	plotWidth, plotHeight            = chartWidth - marginLeft - marginRight, chartHeight - marginTop - marginBottom
 	legendStep, legendSwatch, ticksY = 150.0, 10.0, 5
@@ -93,7 +95,8 @@ func (c *chart) scales() (xs, ys scale, ok bool) {
 		ys.low = math.Pow(10, math.Floor(math.Log10(max(ys.low, 1))))
 		ys.high = math.Pow(10, math.Ceil(math.Log10(max(ys.high, ys.low*10))))
 	} else {
-		ys.low, ys.high = 0, roundUp(max(ys.high, 1e-9))
+		unit := cmp.Or(c.yUnit, 1)
+		ys.low, ys.high = 0, roundUp(max(ys.high/unit, 1e-9))*unit
 	}
 	if xs.high <= xs.low {
 		xs.high = xs.low + 1
@@ -176,7 +179,7 @@ func (c *chart) drawLines(b *strings.Builder, xs, ys scale) []string {
 // courseCharts are the plots of one case over time: throughput and memory.
 func courseCharts(name string, results []Result) []chart {
 	rate := chart{title: name, yLabel: "done per second", yFormat: short}
-	memory := chart{title: name, yLabel: "server memory", yFormat: size}
+	memory := chart{title: name, yLabel: "server memory", yFormat: size, yUnit: mebibyte}
 	for _, r := range results {
 		var rates, resident []point
 		for i, s := range r.Series {

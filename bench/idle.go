@@ -52,6 +52,7 @@ func measureIdle(ctx context.Context, s *settings, srv *server, p *progress, r *
 	}
 	p.say("measuring CPU for " + time.Duration(s.Duration).String())
 	q.heartbeats = 0
+	p.unit, p.duration = "", time.Duration(s.Duration)
 	w, err := observe(ctx, srv, p, func() int64 { return 0 }, func(ctx context.Context) error {
 		return q.wait(ctx, time.Duration(s.Duration))
 	})

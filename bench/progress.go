@@ -13,7 +13,7 @@ type progress struct {
 	w        io.Writer // nil: quiet
 	terminal bool
 	label    string
-	unit     string // of what is done
+	unit     string // of what is done; "": nothing that is counted
 	total    int64  // of these, or 0 where time decides
 	duration time.Duration
 	open     bool // a line on the terminal waits to be ended
@@ -41,8 +41,10 @@ func (p *progress) show(elapsed time.Duration, done int64, perSecond float64) {
 	case p.total > 0:
 		part = min(1, float64(done)/float64(p.total))
 	}
-	line := fmt.Sprintf("%s: %3.0f %%  %s  %s %s  %s/s", p.label, 100*part,
-		elapsed.Round(time.Second), count(done), p.unit, count(int64(perSecond)))
+	line := fmt.Sprintf("%s: %3.0f %%  %s", p.label, 100*part, elapsed.Round(time.Second))
+	if p.unit != "" {
+		line += fmt.Sprintf("  %s %s  %s/s", count(done), p.unit, count(int64(perSecond)))
+	}
 	if !p.terminal {
 		fmt.Fprintln(p.w, line)
 		return

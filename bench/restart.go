@@ -143,6 +143,7 @@ func runTopics(ctx context.Context, s *settings, out output) error {
 
 func measureTopics(ctx context.Context, s *settings, srv *server, p *progress, r *Result) error {
 	p.say("making " + count(int64(s.Topics)) + " topics")
+	p.unit = ""
 	w, err := observe(ctx, srv, p, func() int64 { return 0 }, func(ctx context.Context) error {
 		start := time.Now()
 		if err := fillTopics(ctx, srv.addr, time.Duration(s.Timeout), s.Topic, s.Topics, s.Size); err != nil {

@@ -25,6 +25,7 @@ type server struct {
 	foreign    bool // another program than this one
 	arguments  []string
 	command    *exec.Cmd
+	killed     bool          // by us, and not started again
 	ended      chan struct{} // closed when the process has ended, exit then says how
 	exit       error
 }
@@ -193,7 +194,7 @@ func (srv *server) launch() error {
 		return err
 	}
 	ended := make(chan struct{})
-	srv.command, srv.pid, srv.ended, srv.exit = cmd, cmd.Process.Pid, ended, nil
+	srv.command, srv.pid, srv.ended, srv.exit, srv.killed = cmd, cmd.Process.Pid, ended, nil, false
 	go func() {
 		srv.exit = cmd.Wait()
 		close(ended)
@@ -221,6 +222,7 @@ func (srv *server) awaitReady(ctx context.Context, pause time.Duration) error {
 
 // kill ends a server that bench started as a crash does, and waits for it.
 func (srv *server) kill() {
+	srv.killed = true
 	_ = srv.command.Process.Kill()
 	<-srv.ended
 }
@@ -251,10 +253,8 @@ func (srv *server) stop() error {
 		return nil
 	}
 	defer os.RemoveAll(srv.dir)
-	select {
-	case <-srv.ended: // killed, and not started again
+	if srv.killed {
 		return nil
-	default:
 	}
 	_ = srv.command.Process.Signal(syscall.SIGTERM)
 	select {
