@@ -24,20 +24,8 @@ const delayPrefixSize = 16
 // AppendBinlogRecord appends r with its checksum; tail follows r.Payload as
 // part of the payload.
 func AppendBinlogRecord(dst []byte, r *BinlogRecord, tail []byte) []byte {
-	at := len(dst)
-	dst = BeginRecord(dst)
-	dst = AppendField(dst, r.WrittenAtMs)
-	dst = AppendField(dst, int64(r.Command))
-	dst = AppendField(dst, r.EventID)
-	dst = AppendField(dst, r.ReceivedAtMs)
-	dst = append(dst, r.Topic...)
-	dst = append(dst, '\t')
-	n := int64(len(r.Payload) + len(tail))
-	if n > 0 {
-		n++
-	}
-	dst = AppendField(dst, n)
-	return FinishRecord(dst, at, r.Payload, tail)
+	var w LineWriter
+	return w.AppendBinlogRecord(dst, r, tail)
 }
 
 // ParseBinlogRecord reads the record at the start of b.

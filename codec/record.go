@@ -81,8 +81,8 @@ func AppendField(dst []byte, v int64) []byte {
 // given in two parts that follow each other.
 func FinishRecord(dst []byte, at int, payload, payload2 []byte) []byte {
 	sum := crc32.Update(0, castagnoli, dst[at+recordPrefix:])
-	sum = crc32.Update(sum, castagnoli, payload)
-	sum = crc32.Update(sum, castagnoli, payload2)
+	sum = checksum(sum, payload)
+	sum = checksum(sum, payload2)
 	dst = appendHex32(dst, sum)
 	dst = append(dst, '\n')
 	binary.LittleEndian.PutUint32(dst[at:], uint32(len(dst)-at-recordPrefix))
@@ -97,10 +97,11 @@ func FinishRecord(dst []byte, at int, payload, payload2 []byte) []byte {
 const hexDigits = "0123456789abcdef"
 
 func appendHex32(dst []byte, v uint32) []byte {
-	for shift := 28; shift >= 0; shift -= 4 {
-		dst = append(dst, hexDigits[v>>shift&15])
+	var text [checksumDigits]byte
+	for i := range text {
+		text[i] = hexDigits[v>>(28-4*i)&15]
 	}
-	return dst
+	return append(dst, text[:]...)
 }
 
 // parseHex32 accepts exactly what appendHex32 writes, so that no flipped bit

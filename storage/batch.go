@@ -21,6 +21,8 @@ type Batch struct {
 	meta    MetaBatch
 	bytes   int
 
+	binlogLine, topicLine codec.LineWriter
+
 	// At most one of created and deleted is set, and then the batch takes
 	// nothing more: the order of a topic's files and its directory's name is
 	// then plain.
@@ -51,7 +53,7 @@ func (b *Batch) Meta() *MetaBatch { return &b.meta }
 func (b *Batch) Binlog(rec *codec.BinlogRecord, tail []byte) Pos {
 	buf, at := b.s.binlog.Begin()
 	before := len(buf)
-	buf = codec.AppendBinlogRecord(buf, rec, tail)
+	buf = b.binlogLine.AppendBinlogRecord(buf, rec, tail)
 	b.bytes += len(buf) - before
 	b.s.binlog.Finish(buf)
 	b.s.index.note(b.s.fsys, b.s.binlog.dir, at, rec.EventID, rec.WrittenAtMs)
@@ -90,7 +92,7 @@ func (b *Batch) messages(t *TopicLog, rec TopicRecord, messages []byte) {
 		rec.Message, messages = messages[:n], messages[n:]
 		buf, at := t.log.Begin()
 		before := len(buf)
-		buf = AppendTopicRecord(buf, &rec)
+		buf = appendTopicRecord(buf, &b.topicLine, &rec)
 		b.bytes += len(buf) - before
 		t.log.Finish(buf)
 		t.index.note(b.s.fsys, t.log.dir, at, rec.EventID, rec.StoredAtMs)

@@ -24,15 +24,21 @@ const maxStoredPayload = 1<<30 + 16
 
 // AppendTopicRecord appends r with its checksum.
 func AppendTopicRecord(dst []byte, r *TopicRecord) []byte {
+	var w codec.LineWriter
+	return appendTopicRecord(dst, &w, r)
+}
+
+// appendTopicRecord appends r by the writer of its log, or of a batch of logs.
+func appendTopicRecord(dst []byte, w *codec.LineWriter, r *TopicRecord) []byte {
 	at := len(dst)
 	dst = codec.BeginRecord(dst)
-	dst = codec.AppendField(dst, r.StoredAtMs)
-	dst = codec.AppendField(dst, r.EventID)
-	dst = codec.AppendField(dst, r.SavedAtMs)
-	dst = codec.AppendField(dst, int64(len(r.Message)+1))
-	dst = codec.AppendField(dst, r.Index)
-	dst = codec.AppendField(dst, r.Source.File)
-	dst = codec.AppendField(dst, r.Source.Off)
+	dst = w.AppendField(dst, 0, r.StoredAtMs)
+	dst = w.AppendField(dst, 1, r.EventID)
+	dst = w.AppendField(dst, 2, r.SavedAtMs)
+	dst = w.AppendField(dst, 3, int64(len(r.Message)+1))
+	dst = w.AppendField(dst, 4, r.Index)
+	dst = w.AppendField(dst, 5, r.Source.File)
+	dst = codec.AppendField(dst, r.Source.Off) // every record has another
 	return codec.FinishRecord(dst, at, r.Message, nil)
 }
 
