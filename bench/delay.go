@@ -152,12 +152,10 @@ func (st *stream) fire(ctx context.Context, s *settings, srv *server, form strin
 	if !complete && limit == 0 && !r.Interrupted {
 		r.fail(fmt.Sprintf("delays that did not fire within %s of the last one", time.Duration(s.Timeout)), int64(s.Delays)-got)
 	}
-	first, last := st.audience.times()
-	if form == formAtOnce {
-		first = st.publisher.begun + s.lead() // all are due then
-	}
-	r.Figures[keySeconds] = (last - first).Seconds()
-	r.Figures[keyDeliveryRate] = float64(got) / max((last-first).Seconds(), 1e-3)
+	// From when the first was due until the last came.
+	took := (st.audience.last() - st.publisher.begun - s.lead()).Seconds()
+	r.Figures[keySeconds] = took
+	r.Figures[keyDeliveryRate] = float64(got) / max(took, 1e-3)
 	all := newHistogram()
 	st.audience.merge(all)
 	r.addLatency("lateness", "lateness", all)
@@ -192,15 +190,13 @@ func (st *stream) awaitAll(ctx context.Context, n int64, limit, quiet time.Durat
 	return false
 }
 
-// times are of the first and the latest message recorded.
-func (a *audience) times() (first, last time.Duration) {
+// last is when the latest message came that was recorded.
+func (a *audience) last() time.Duration {
+	var at time.Duration
 	for _, r := range a.receivers {
-		if r.last > 0 && (first == 0 || r.first < first) {
-			first = r.first
-		}
-		last = max(last, r.last)
+		at = max(at, r.last)
 	}
-	return first, last
+	return at
 }
 
 // pause waits, and ends early with ctx.

@@ -3,12 +3,15 @@ package bench
 import (
 	"bytes"
 	"context"
+	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"os/signal"
 	"regexp"
+	"runtime"
 	"strconv"
 	"syscall"
 	"testing"
@@ -52,6 +55,12 @@ func runTests(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	buildDirectory = dir
+	// Most tests wait for servers: more of them at a time than processors.
+	flag.Parse()
+	if err := flag.Set("test.parallel", strconv.Itoa(4*runtime.GOMAXPROCS(0))); err != nil {
+		fmt.Println(err)
+		return 1
+	}
 	status := m.Run()
 	if status == 0 {
 		if err := goleak.Find(ownedByGnet...); err != nil {
@@ -90,24 +99,30 @@ func standInServer(config string) int {
 	return 0
 }
 
-// bareForTest runs the bare server in the test's process.
+// bareForTest runs the bare server in the test's process. Between a port's
+// being found free and its being bound somebody else may take it.
 func bareForTest(t *testing.T) (addr string) {
 	t.Helper()
-	port, err := freePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	stop, _, err := startBareHere(addr, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := stop(); err != nil {
-			t.Error(err)
+	for attempt := 1; ; attempt++ {
+		port, err := freePort()
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
-	return addr
+		addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		stop, _, err := startBareHere(addr, 1)
+		if err != nil && attempt < 5 && errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+		})
+		return addr
+	}
 }
 
 func testContext(t *testing.T) context.Context {

@@ -36,8 +36,7 @@ type receiver struct {
 	pushes    atomic.Int64
 
 	open    int           // subscribers that are to get more
-	first   time.Duration // of the first message recorded
-	last    time.Duration // of the latest
+	last    time.Duration // of the latest message recorded
 	latency *hdrhistogram.Histogram
 }
 
@@ -245,9 +244,6 @@ func (r *receiver) message(s *subscription, head []byte, now time.Duration) erro
 	stamp := time.Duration(binary.LittleEndian.Uint64(head[messageHead:]))
 	if int64(stamp) < r.from.Load() {
 		return nil
-	}
-	if r.last == 0 {
-		r.first = now
 	}
 	r.last = now
 	_ = r.latency.RecordValue(min(max(0, (now-stamp).Microseconds()), r.latency.HighestTrackableValue()))
