@@ -163,7 +163,7 @@ func (s *server) engineConfig(r *reactor.Reactor, lastEventID int64) engine.Conf
 	}
 	return engine.Config{
 		Loops: len(r.Mailboxes()), Mailboxes: r.Mailboxes(), RingSize: c.Worker.BuffSize, Readers: c.Worker.Readers,
-		MaxInflightBytes: c.Limits.MaxInflightBytes, MaxPushBytes: c.Limits.MaxPushBytes, MaxTopics: c.Limits.MaxTopics,
+		MaxInflightBytes: c.Limits.MaxInflightBytes, MaxPushBytes: c.Limits.MaxPushBytes, ReadAhead: readAhead, MaxTopics: c.Limits.MaxTopics,
 		FlushLevel: c.Store.FlushLevel, MinFreeBytes: c.Store.MinFreeBytes,
 		RetentionMs:    int64(c.Store.MaxDays) * (24 * time.Hour).Milliseconds(),
 		RetentionEvery: time.Duration(c.Store.ClearInterval) * time.Second,
@@ -224,6 +224,9 @@ func (s *server) reactorConfig(res resources) reactor.Config {
 		},
 	}
 }
+
+// readAhead is how much is read at once for a subscriber that is behind.
+const readAhead = 128 << 10
 
 // writeTimeoutFloor keeps a small timeout.net.write, which the existing server
 // used for one reply only, from cutting off subscribers on slow links.

@@ -80,6 +80,32 @@ func ParseReplyHeader(b []byte) ReplyHeader {
 	}
 }
 
+// CutPushed returns how many bytes the first max pushed messages of b take, or
+// all of them where there are fewer, how many that are, and what was added to
+// the last of them. b holds whole messages as AppendPushed wrote them.
+func CutPushed(b []byte, max int) (size, n int, last Pushed) {
+	at := 0
+	for n < max && size < len(b) {
+		m, ok := MessageSize(b[size+PushedMessageOverhead:])
+		if !ok {
+			panic("codec: CutPushed takes what AppendPushed wrote")
+		}
+		at, size, n = size, size+PushedMessageOverhead+m, n+1
+	}
+	if n > 0 {
+		last, _, _, _ = ParsePushed(b[at:])
+	}
+	return size, n, last
+}
+
+// AppendPushHead appends the header of a push of n messages (1 to MaxBatch) of
+// size bytes.
+func AppendPushHead(dst []byte, n, size int) []byte {
+	dst = append(dst, byte(CodeOK), 0, byte(n), 0)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(size))
+	return append(dst, 0, 0)
+}
+
 // ParsePushed reads the pushed message at the start of b and returns the
 // message in wire form and how many bytes both take.
 func ParsePushed(b []byte) (p Pushed, message []byte, size int, ok bool) {

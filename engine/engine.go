@@ -15,6 +15,7 @@ type Config struct {
 	Readers          int   // goroutines that read files
 	MaxInflightBytes int64 // commands that are pushed and not answered
 	MaxPushBytes     int
+	ReadAhead        int // bytes that are read for the pushes of a subscription at once; 0 = one push
 	MaxTopics        int
 	FlushLevel       int // 0 never, 1 each second, 2 before each reply
 	MinFreeBytes     int64
@@ -91,8 +92,10 @@ type Engine struct {
 	inflight atomic.Int64                 // bytes of commands that are not answered
 	catalog  sync.Map                     // name → *Topic: what is published; stored by the writer
 	reads    chan *Read
-	binlog   Tail                  // up to where the binlog may be sent to slaves
-	records  *storage.BinlogReader // immutable
+	recent   [recentSlabs]atomic.Pointer[slab] // what was read lately; readers, janitor
+	ahead    atomic.Int64                      // bytes of what was read and not let go
+	binlog   Tail                              // up to where the binlog may be sent to slaves
+	records  *storage.BinlogReader             // immutable
 	replicas [ReplicasMax]atomic.Pointer[Replica]
 
 	lowDisk  atomic.Bool            // free space is below the floor; janitor

@@ -41,6 +41,7 @@ func (e *Engine) runJanitor() {
 		e.checkDisk()
 		e.keepReserve()
 		e.markTime()
+		e.forgetSlabs()
 		if e.orphans.Swap(false) {
 			e.dropOrphans()
 		}

@@ -46,7 +46,8 @@ type Read struct {
 	Push  storage.Push // ReadPush, ReadRecords; Frame is valid until Release
 	List  []*Topic     // lists, in the order of names
 	Text  []byte       // what Render made of it
-	frame *[]byte
+	frame *[]byte      // ReadRecords: the buffer of Push
+	slab  *slab        // ReadPush: what Push is of
 }
 
 // Link is what the two ends of a replication link tell each other.
@@ -65,9 +66,13 @@ var frames = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b 
 // frameKeep is the largest buffer that is kept for another push.
 const frameKeep = 256 << 10
 
-// Release gives the buffer of a push back. The loop calls it when the push is
+// Release gives the buffer of Push back. The loop calls it when all of it is
 // written.
 func (r *Read) Release() {
+	if r.slab != nil {
+		r.slab.letGo()
+		r.slab, r.Push.Frame = nil, nil
+	}
 	if r.frame == nil {
 		return
 	}
@@ -130,6 +135,10 @@ func (e *Engine) unsettled(r *Read) bool {
 }
 
 func (e *Engine) read(r *Read, scratch []byte) []byte {
+	if r.Topic != nil && r.Topic.astray.Load() {
+		r.Err, r.Push.Next = errReading, r.From
+		return scratch
+	}
 	switch r.Kind {
 	case ReadPush:
 		return e.readPush(r, scratch)
@@ -165,9 +174,17 @@ func (e *Engine) read(r *Read, scratch []byte) []byte {
 }
 
 func (e *Engine) readPush(r *Read, scratch []byte) []byte {
-	r.frame = frames.Get().(*[]byte)
-	lim := storage.PushLimits{Messages: r.Batch, Bytes: e.cfg.MaxPushBytes}
-	r.Push, scratch, r.Err = r.Topic.reader.ReadPush(r.From, r.Topic.End(), lim, *r.frame, scratch)
+	if r.slab = e.shared(r); r.slab != nil {
+		r.Push = r.slab.push
+	} else {
+		buf := frames.Get().(*[]byte)
+		lim := storage.PushLimits{Messages: r.Batch, Bytes: e.cfg.MaxPushBytes, Ahead: e.cfg.ReadAhead}
+		if e.ahead.Load() > readAheadMax {
+			lim.Ahead = 0
+		}
+		r.Push, scratch, r.Err = r.Topic.reader.ReadPush(r.From, r.Topic.End(), lim, *buf, scratch)
+		r.slab = e.newSlab(r, buf)
+	}
 	if e.unsettled(r) {
 		r.Release()
 		r.Push, r.Err = storage.Push{Next: r.From}, nil
@@ -175,6 +192,9 @@ func (e *Engine) readPush(r *Read, scratch []byte) []byte {
 	}
 	if r.Push.Skipped && !r.Topic.Ended() {
 		e.events.Skipped(r.Topic.Meta.Name, r.From, r.Push.Next)
+	}
+	if r.Err == nil && r.Push.Messages > 0 && e.cfg.ReadAhead > 0 {
+		e.share(r.slab)
 	}
 	r.Err = e.explainRead(r.Topic, r.Err)
 	return scratch

@@ -298,7 +298,7 @@ type got struct {
 func parsePush(t testing.TB, frame []byte) (out []got) {
 	t.Helper()
 	rest := frame[codec.ReplyHeaderSize:]
-	for range frame[2] {
+	for len(rest) > 0 {
 		id := int64(binary.LittleEndian.Uint64(rest[8:]))
 		m, size, ok := codec.ParseMessage(rest[codec.PushedMessageOverhead:])
 		if !ok {

@@ -163,7 +163,7 @@ func (u *simSub) readDone(r *Read) {
 	}
 	if r.Kind == Locate {
 		if r.Err != nil {
-			if !topic.Ended() && (u.from == 0 || topic.Meta.CreateEventID == u.life) {
+			if !topic.Ended() && !topic.astray.Load() && (u.from == 0 || topic.Meta.CreateEventID == u.life) {
 				u.l.s.failf("%s cannot resume behind %d, which was seen: %v", topic.Meta.Name, u.from, r.Err)
 			}
 			u.leave()
@@ -178,6 +178,9 @@ func (u *simSub) readDone(r *Read) {
 	switch {
 	case topic.Ended():
 		r.Release()
+		u.leave()
+	case r.Err != nil && topic.astray.Load():
+		r.Release() // writing has stopped in the middle of its deletion
 		u.leave()
 	case r.Err != nil:
 		u.l.s.failf("reading %s at %v: %v", topic.Meta.Name, r.From, r.Err)

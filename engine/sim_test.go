@@ -112,6 +112,7 @@ func runSim(t *testing.T, seed uint64, verbose bool, counts *simCounts) []string
 		r.cfg.RingSize = 4 << s.rnd.IntN(3)
 		r.cfg.MaxInflightBytes = 1000 + s.rnd.Int64N(4000)
 		r.cfg.MaxPushBytes = 200 + s.rnd.IntN(2000)
+		r.cfg.ReadAhead = []int{0, 500}[s.rnd.IntN(2)]
 		r.cfg.MinFreeBytes = 1000
 		r.opt.MaxLogSize = 200 + s.rnd.Int64N(3000)
 		r.opt.MaxOpenTopics = 1 + s.rnd.IntN(3)

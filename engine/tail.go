@@ -57,7 +57,10 @@ type Waiter struct {
 	tail       *Tail   // set before Park, immutable after
 	prev, next *Waiter // lane's list; loop
 	parked     bool    // loop
-	read       Read    // the one read at a time
+	// Ahead is the loop's own: where in what was read the next push begins, 0 =
+	// nothing of it is left.
+	Ahead int32
+	read  Read // the one read at a time
 }
 
 // Park waits for the log to move: it links w into its lane, or returns false

@@ -20,6 +20,10 @@ type Topic struct {
 	// leaving says that the deletion is being written: the topic's directory
 	// may be gone, or be another life's, although it has not ended yet.
 	leaving atomic.Bool // stored by the writer
+	// astray says that writing has stopped in the middle of the deletion: the
+	// directory is in the trash, and whether the topic is deleted the next start
+	// decides. Until then it cannot be read.
+	astray atomic.Bool // stored by the writer
 }
 
 func newTopic(meta storage.TopicMeta, root string, reader *storage.TopicReader, log *storage.TopicLog, lanes int) *Topic {

@@ -444,6 +444,9 @@ func (w *writer) unstage(b *written) {
 	}
 	if t := b.ended; t != nil {
 		w.topics[t.Meta.Name] = t
+		if !w.e.store.HasFiles(t.log) {
+			t.astray.Store(true) // before leaving is taken back: see Engine.read
+		}
 		t.leaving.Store(false)
 		b.ended = nil
 	}

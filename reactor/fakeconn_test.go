@@ -1,6 +1,7 @@
 package reactor
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"net"
@@ -78,6 +79,8 @@ func (c *fakeConn) Write(b []byte) (int, error) {
 	c.drain(0)
 	return len(b), nil
 }
+
+func (c *fakeConn) Writev(bs [][]byte) (int, error) { return c.Write(bytes.Join(bs, nil)) }
 
 func (c *fakeConn) Flush() error {
 	c.drain(0)

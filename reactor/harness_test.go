@@ -121,7 +121,7 @@ func newHarness(tb testing.TB, o setup) *harness {
 	h.l = h.r.loops[0]
 	ecfg := engine.Config{
 		Loops: cfg.Loops, Mailboxes: h.r.Mailboxes(), RingSize: 1024, Readers: 2, MaxInflightBytes: 64 << 20,
-		MaxPushBytes: 1 << 20, MaxTopics: 1000, FirstScanAfter: time.Millisecond, Clock: h.clock,
+		MaxPushBytes: 1 << 20, ReadAhead: 2000, MaxTopics: 1000, FirstScanAfter: time.Millisecond, Clock: h.clock,
 	}
 	if o.engine != nil {
 		o.engine(&ecfg)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/panjf2000/gnet/v2"
 
+	"smss/codec"
 	"smss/engine"
 )
 
@@ -33,9 +34,11 @@ type loop struct {
 	running bool         // inside Run, which releases at its end
 	wheel   wheel
 	beats   beatQueue
-	alarmNs int64 // when the alarm rings, monotonic; never = it is not set
-	nowNs   int64 // monotonic, as of the last callback
-	nowMs   int64 // time of day, likewise
+	head    [codec.ReplyHeaderSize]byte // of the push being sent
+	pieces  [2][]byte                   // of the push being sent
+	alarmNs int64                       // when the alarm rings, monotonic; never = it is not set
+	nowNs   int64                       // monotonic, as of the last callback
+	nowMs   int64                       // time of day, likewise
 }
 
 // alarm rings once after a time: it is a time.Timer, or a test's.

@@ -339,6 +339,17 @@ func (s *session) write(b []byte) {
 	s.watchOutbound(len(b))
 }
 
+// writePush sends a push in two pieces. gnet has written or copied both when it
+// returns.
+func (s *session) writePush(head, messages []byte) {
+	s.loop.pieces = [2][]byte{head, messages}
+	_, err := s.conn.Writev(s.loop.pieces[:])
+	s.loop.pieces = [2][]byte{}
+	if err == nil && !s.closed {
+		s.watchOutbound(len(head) + len(messages))
+	}
+}
+
 // watchOutbound looks after the bytes that the socket did not take, written
 // bytes after the last look. It may find that a session is choked, but not
 // that it no longer is: that is for progressed, behind which the session goes
@@ -367,6 +378,7 @@ func (s *session) closedNow(halfClosed bool) {
 	l.wheel.unlink(s)
 	l.beats.remove(s)
 	if s.sub != nil && s.state != attaching { // else attached sees to it
+		s.letAhead()
 		l.r.engine.Detach(s.sub)
 		s.sub = nil
 	}

@@ -73,6 +73,9 @@ func (s *session) pump() {
 		case s.sub.Topic.Ended():
 			s.end()
 			return
+		case s.sub.Ahead > 0:
+			s.pushNext()
+			return
 		case s.sub.Pos.Before(s.sub.Topic.End()):
 			s.startPush()
 			return
@@ -118,11 +121,31 @@ func (s *session) pushRead(r *engine.Read) {
 		r.Release()
 		s.pump()
 	default:
-		s.sub.Pos = r.Push.Next
-		s.state = awaitingAck
-		s.ackNs = s.loop.nowNs + int64(s.ackTimeout)
-		s.write(r.Push.Frame)
-		r.Release()
+		s.sub.Ahead = codec.ReplyHeaderSize
+		s.pushNext()
+	}
+}
+
+// pushNext sends the next push of what was read.
+func (s *session) pushNext() {
+	r := s.sub.ReadOf()
+	rest := r.Push.Frame[s.sub.Ahead:]
+	size, n, last := codec.CutPushed(rest, int(s.batch))
+	s.sub.Pos.File, s.sub.Pos.Off = last.NextFile, last.NextPos
+	s.state = awaitingAck
+	s.ackNs = s.loop.nowNs + int64(s.ackTimeout)
+	s.sub.Ahead += int32(size)
+	s.writePush(codec.AppendPushHead(s.loop.head[:0], n, size), rest[:size])
+	if s.sub != nil && size == len(rest) {
+		s.letAhead()
+	}
+}
+
+// letAhead gives back what was read and is not needed any more.
+func (s *session) letAhead() {
+	if s.sub.Ahead > 0 {
+		s.sub.Ahead = 0
+		s.sub.ReadOf().Release()
 	}
 }
 
@@ -140,6 +163,7 @@ func (s *session) endWith(err error) {
 
 // leave returns to command mode and frees the name.
 func (s *session) leave() {
+	s.letAhead()
 	s.loop.r.engine.Detach(s.sub)
 	s.sub, s.state, s.ackNs = nil, commanding, 0
 	s.activeNs = s.loop.nowNs

@@ -218,10 +218,9 @@ func (l *Log) Commit(keep int) {
 		l.retire() // the batch ended where its file is full
 	}
 	if l.firm {
-		for _, f := range l.retired {
-			f.Close() // all is on the disk: it has nothing to say
-		}
-		l.retired, l.dirty = nil, false
+		// The retired files stay open, although they are on the disk: a sync that
+		// runs may hold one, which was the current file when it began.
+		l.dirty = false
 		l.closeDir()
 	}
 	l.reset(keep)

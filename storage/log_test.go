@@ -406,3 +406,28 @@ func TestScannerReadsRecordsAcrossItsBuffer(t *testing.T) {
 		t.Errorf("%d records up to %d, want %d up to %d", n, s.pos(), len(bodies), size)
 	}
 }
+
+// A sync that runs holds the file that was current when it began. What the
+// writer syncs meanwhile must not close it: that would count as a failed sync.
+func TestSyncWrittenBesideASync(t *testing.T) {
+	dir := t.TempDir()
+	l := newLog(OS{}, dir, 10, Pos{})
+	write := func(s string, firm bool) {
+		t.Helper()
+		buf, _ := l.Begin()
+		l.Finish(append(buf, s...))
+		must(t, l.Write())
+		if firm {
+			must(t, l.syncWritten())
+		}
+		l.Commit(keepAll)
+	}
+	write("aaaa", false)
+	running := l.takeSync()
+	write("bbbbbbbb", false) // the file is full
+	write("cccc", true)
+	must(t, running.Run())
+	next := l.takeSync()
+	must(t, next.Run())
+	must(t, l.Close())
+}

@@ -159,11 +159,19 @@ type TopicReader struct {
 type PushLimits struct {
 	Messages int // 1 to codec.MaxBatch
 	Bytes    int // a push holds at least one message whatever its size
+	// Ahead makes Push the messages of several pushes: further ones, each of
+	// Messages messages, are read while there are fewer bytes than this. 0 = one.
+	Ahead int
+}
+
+// full reports whether p needs no more messages.
+func (lim *PushLimits) full(p *Push) bool {
+	return p.Messages > 0 && p.Messages%lim.Messages == 0 && len(p.Frame) >= lim.Ahead
 }
 
 // Push is the result of ReadPush.
 type Push struct {
-	Frame    []byte // wire form, in the buffer that was passed in if it fits
+	Frame    []byte // wire form behind a header, in the buffer that was passed in if it fits
 	Messages int
 	Next     Pos   // where the next read goes on
 	LastID   int64 // event id of the last message
@@ -172,7 +180,9 @@ type Push struct {
 	Skipped bool
 }
 
-// ReadPush reads the messages from from on, up to end, into a push frame.
+// ReadPush reads the messages from from on, up to end, into a push frame; with
+// PushLimits.Ahead the frame's header has no counts, and who sends it cuts the
+// pushes himself.
 // Messages is 0 where there are none. A damaged record ends the push before
 // it; if nothing precedes it, the error is a *DamageError.
 func (r *TopicReader) ReadPush(from, end Pos, lim PushLimits, frame, scratch []byte) (Push, []byte, error) {
@@ -183,7 +193,7 @@ func (r *TopicReader) ReadPush(from, end Pos, lim PushLimits, frame, scratch []b
 			return p, scratch, err
 		}
 	}
-	if p.Messages > 0 {
+	if p.Messages > 0 && p.Messages <= lim.Messages {
 		codec.FinishPush(p.Frame, p.Messages)
 	}
 	return p, scratch, nil
@@ -221,7 +231,7 @@ func (r *TopicReader) readFile(p *Push, end Pos, lim PushLimits, scratch []byte)
 func (r *TopicReader) collect(p *Push, s *scanner, lim PushLimits, sealed bool) error {
 	var rec TopicRecord
 	parse := func(b []byte) (int, error) { return ParseTopicRecord(b, maxStoredPayload, &rec) }
-	for p.Messages < lim.Messages {
+	for !lim.full(p) {
 		at := s.pos()
 		if _, err := s.next(parse); err != nil {
 			if p.Messages > 0 && errors.Is(err, codec.ErrRecordDamaged) {

@@ -58,7 +58,7 @@ func TestPushLimits(t *testing.T) {
 	r, end := w.s.Reader("t"), w.topics["t"].End()
 	read := func(from Pos, messages int, bytes int64) (Push, []got) {
 		t.Helper()
-		p, _, err := r.ReadPush(from, end, PushLimits{messages, int(bytes)}, nil, nil)
+		p, _, err := r.ReadPush(from, end, PushLimits{Messages: messages, Bytes: int(bytes)}, nil, nil)
 		must(t, err)
 		return p, parsePush(t, p.Frame)
 	}
@@ -213,7 +213,7 @@ func (w *world) wantLocated(ids []int64) {
 			w.t.Errorf("id %d: %v", id, err)
 		case ok:
 			next := int64(0)
-			if p, _, err := r.ReadPush(pos, end, PushLimits{1, 1}, nil, nil); err != nil {
+			if p, _, err := r.ReadPush(pos, end, PushLimits{Messages: 1, Bytes: 1}, nil, nil); err != nil {
 				w.t.Errorf("reading behind id %d: %v", id, err)
 			} else if p.Messages > 0 {
 				next = p.LastID

@@ -133,6 +133,13 @@ func (s *Store) TopicRoot(topic string) string {
 	return "/" + p1 + "/" + p2 + "/" + topic
 }
 
+// HasFiles reports whether a topic's directory is in its place, as far as that
+// can be told; writer only.
+func (s *Store) HasFiles(t *TopicLog) bool {
+	there, err := exists(s.fsys, t.log.dir)
+	return err != nil || there
+}
+
 // MaxLogSize returns the size, in bytes, from which a file takes no more
 // records.
 func (s *Store) MaxLogSize() int64 { return s.opt.MaxLogSize }
