@@ -12,7 +12,7 @@ import (
 )
 
 func TestZeroTails(t *testing.T) {
-	for _, n := range []int64{3, 4096, 1 << 20, 64 << 20} {
+	for _, n := range []int64{3, 4096, int64(sample(64, 8, 1)) << 20} {
 		for _, of := range []string{"binlog", "topic", "topic's last record"} {
 			t.Run(fmt.Sprint(n, " ", of), func(t *testing.T) {
 				w, bodies := seeded(t, 1<<30)
@@ -81,7 +81,7 @@ func TestResyncOnZerosIsFast(t *testing.T) {
 	name := fileName(w.s.topicPath("t"), 0)
 	rec, err := os.ReadFile(name)
 	must(t, err)
-	const hole = 256 << 20
+	hole := int64(sample(256, 256, 32)) << 20
 	cutFile(t, name, int64(len(rec))+hole)
 	appendFile(t, name, rec)
 	f, err := OS{}.Open(name)
@@ -160,7 +160,7 @@ func TestEveryBitOfTheFirst64Bytes(t *testing.T) {
 			name = w.s.topicPath("a") + "/" + file + ".log"
 		}
 		first := w.slurp(name)[:64]
-		for bit := range 64 * 8 {
+		for bit := 0; bit < 64*8; bit += sample(1, 5, 17) {
 			what := fmt.Sprintf("bit %d of %s", bit, of)
 			c := w.killed()
 			b := slices.Clone(first)

@@ -326,6 +326,19 @@ func sameMessages(a, b []got) bool {
 	return slices.EqualFunc(a, b, func(x, y got) bool { return x.id == y.id && x.body == y.body })
 }
 
+// sample returns how much of a test's cases to take: all of them with
+// SMSS_TEST_LONG=1, fewer in CI, and fewer still under the race detector, which
+// looks for something else.
+func sample(all, plain, race int) int {
+	switch {
+	case os.Getenv("SMSS_TEST_LONG") != "":
+		return all
+	case raceEnabled:
+		return race
+	}
+	return plain
+}
+
 // seeds returns the seeds of a test's random choices: n of them, as many as
 // SMSS_TEST_SEEDS says, or the one of SMSS_TEST_SEED.
 func seeds(t testing.TB, n int) []uint64 {
@@ -379,7 +392,7 @@ func TestScenarioWithoutFaults(t *testing.T) {
 func TestEveryOperationFails(t *testing.T) {
 	n := scenarioOps(t)
 	kinds := []error{unix.ENOSPC, unix.EIO, unix.EMFILE}
-	for at := 1; at <= n; at++ {
+	for at := 1; at <= n; at += sample(1, 1, 2) {
 		kind := kinds[at%len(kinds)]
 		o := newOracle(t)
 		o.mem().failAt, o.mem().failErr = at, kind
@@ -425,7 +438,7 @@ func TestEveryOperationFails(t *testing.T) {
 func TestCrashAtEveryOperation(t *testing.T) {
 	n := scenarioOps(t)
 	for at := 1; at <= n; at++ {
-		for _, seed := range seeds(t, 3) {
+		for _, seed := range seeds(t, sample(12, 3, 1)) {
 			o := newOracle(t)
 			o.mem().crashAt = at
 			if err := o.tryOpen(); err == nil {
@@ -444,7 +457,7 @@ func TestCrashAtEveryOperation(t *testing.T) {
 // A crash, and another one at every operation of the recovery from it.
 func TestCrashDuringRecovery(t *testing.T) {
 	n := scenarioOps(t)
-	for _, seed := range seeds(t, 12) {
+	for _, seed := range seeds(t, sample(24, 6, 2)) {
 		rnd := rand.New(rand.NewPCG(seed, 7))
 		for _, power := range []bool{false, true} {
 			first := 1 + rnd.IntN(n)

@@ -86,7 +86,7 @@ func TestBinlogCutAtEveryByte(t *testing.T) {
 		at += size
 		borders[int64(at)] = n
 	}
-	for cut := int64(len(whole)) - 1; cut >= 0; cut-- {
+	for cut := int64(len(whole)) - 1; cut >= 0; cut -= int64(sample(1, 1, 3)) {
 		what := fmt.Sprintf("binlog cut at %d", cut)
 		c := w.killed()
 		c.resize(name, cut)
@@ -129,7 +129,7 @@ func TestTopicCutAtEveryByte(t *testing.T) {
 			w.checkpoint()
 		}
 		name := w.topicFile("a", 0)
-		for cut := w.size(name) - 1; cut >= 0; cut-- {
+		for cut := w.size(name) - 1; cut >= 0; cut -= int64(sample(1, 1, 5)) {
 			what := fmt.Sprintf("topic cut at %d, checkpointed %v", cut, checkpointed)
 			c := w.killed()
 			c.resize(name, cut)
