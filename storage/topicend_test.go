@@ -47,11 +47,7 @@ func TestShortTopicIsRestored(t *testing.T) {
 				w.close()
 			}
 			last := w.topics["t"].log.last
-			ends := []Pos{{}}
-			for _, g := range readWhole(t, w) {
-				ends = append(ends, g)
-			}
-			for _, end := range ends {
+			for _, end := range append([]Pos{{}}, readWhole(t, w)...) {
 				if end.File != last.File && end != (Pos{}) {
 					continue // only the newest file's end is kept
 				}
