@@ -259,6 +259,9 @@ func (l *Log) Rollback(keep int) error {
 	return err
 }
 
+// undo ends at its first failure, the newest file first, because otherwise a
+// file that cannot be removed would stay behind a hole, and records of topics
+// that could not be cut back would name events in the hole.
 func (l *Log) undo() error {
 	// One handle for each file that could be opened, in their order. A handle
 	// that this batch did not open, the first at most, may be in the hands of
@@ -268,27 +271,31 @@ func (l *Log) undo() error {
 	if l.file != nil {
 		handles, l.file = append(handles, l.file), nil
 	}
-	var errs []error
-	removed := false
-	for nth := l.begun - 1; nth >= 0; nth-- {
-		switch {
-		case nth == 0 && len(handles) == 0:
-			continue // it could not be opened: nothing was written
-		case nth == 0 && !l.fresh:
+	first := 0 // the oldest file to remove
+	if !l.fresh {
+		first = 1
+		if len(handles) > 0 { // else it could not be opened, and nothing was written
 			l.file, l.id = handles[0], l.end.File
-			errs = append(errs, l.cutBack())
-			continue
-		case nth < len(handles):
-			handles[nth].Close() // what it may have to say is of no interest any more
-			removed = true
 		}
-		errs = append(errs, removeIfExists(l.fsys, fileName(l.dir, l.end.File+int64(nth))))
 	}
-	if removed {
-		errs = append(errs, l.dirFile.Sync())
+	for _, f := range handles[min(first, len(handles)):] {
+		f.Close() // what it may have to say is of no interest any more
+	}
+	for nth := l.begun - 1; nth >= first; nth-- {
+		if err := removeIfExists(l.fsys, fileName(l.dir, l.end.File+int64(nth))); err != nil {
+			return err
+		}
+	}
+	if len(handles) > first {
+		if err := l.dirFile.Sync(); err != nil {
+			return err
+		}
 		l.newName = false
 	}
-	return errors.Join(errs...)
+	if l.file == nil {
+		return nil
+	}
+	return l.cutBack()
 }
 
 // cutBack returns end.File, which is open, to its committed size.

@@ -431,3 +431,36 @@ func TestSyncWrittenBesideASync(t *testing.T) {
 	must(t, next.Run())
 	must(t, l.Close())
 }
+
+// stuckFS cannot remove one file.
+type stuckFS struct {
+	OS
+	stuck string
+}
+
+func (s *stuckFS) Remove(name string) error {
+	if filepath.Base(name) == s.stuck {
+		return errors.New("stuck")
+	}
+	return s.OS.Remove(name)
+}
+
+// A roll-back that fails leaves no hole: what was there before the file that
+// cannot be removed stays, to the last byte.
+func TestFailedRollbackLeavesNoHole(t *testing.T) {
+	for stuck, want := range map[string][]string{
+		"3.log": {"0=abcdefghijk", "1=0123456789", "2=0123456789", "3=q"},
+		"2.log": {"0=abcdefghijk", "1=0123456789", "2=0123456789"},
+		"1.log": {"0=abcdefghijk", "1=0123456789"},
+	} {
+		l := newLog(&stuckFS{stuck: stuck}, t.TempDir(), 10, Pos{})
+		appendText(t, l, "abc")
+		stageText(l, "defghijk", "0123456789", "0123456789", "q")
+		must(t, l.Write())
+		if err := l.Rollback(1 << 20); err == nil {
+			t.Errorf("%s: the roll-back succeeded", stuck)
+		}
+		wantFiles(t, l, want...)
+		closeLog(l)
+	}
+}
