@@ -130,7 +130,10 @@ func (o *oracle) answered(op *simOp, cmd *Command) {
 		case f == acked && cmd.EventID > n.lastID:
 			n.lastID, n.ack, n.live = cmd.EventID, o.acks, cmd.Kind == Create
 			if n.live {
-				n.createID, n.expireMs, n.fuzzy = cmd.EventID, cmd.ExpireAtMs, false
+				n.createID, n.expireMs = cmd.EventID, cmd.ExpireAtMs
+				// Of two loops' answers the later one can be looked at first: a
+				// deletion at which writing has stopped came behind this.
+				n.fuzzy = n.fuzzy && o.s.e.broken.Load()
 			}
 		}
 	}
