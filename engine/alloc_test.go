@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"reflect"
 	"testing"
 
 	"smss/storage"
@@ -98,5 +99,31 @@ func TestPoolBounds(t *testing.T) {
 	}
 	if pool.size != 0 {
 		t.Errorf("an empty pool counts %d bytes", pool.size)
+	}
+}
+
+// TestPoolForgets: a command that comes back from the pool knows nothing of
+// what it was used for, whatever that was.
+func TestPoolForgets(t *testing.T) {
+	var pool CommandPool
+	for _, k := range []Kind{Publish, Delay, Create, Attach, fire} {
+		c := pool.Get()
+		c.Kind, c.Session, c.Mailbox = k, t, NewMailbox(func() {})
+		c.SetText([]byte("t"), []byte("trace"), payload("m"))
+		c.ReceivedAtMs, c.Messages, c.EventID, c.Err = 1, 2, 3, errStorage
+		c.staged, c.dropped, c.target = true, true, &Topic{}
+		if k != Publish {
+			c.ExpireAtMs, c.TriggerAtMs, c.Sub, c.victim = 4, 5, &Subscription{}, &Topic{}
+			c.key, c.orphans, c.stream, c.Role = storage.DelayKey{EventID: 6}, []storage.DelayKey{{}}, 7, Slave
+		}
+		pool.Put(c)
+		if c = pool.Get(); len(c.buf) != 0 {
+			t.Errorf("kind %d: %d bytes of text are left", k, len(c.buf))
+		}
+		c.buf, c.Kind = nil, 0 // the pool's user sets the kind
+		if want := (Command{note: Note{Subject: c}}); !reflect.DeepEqual(*c, want) {
+			t.Errorf("kind %d: left: %+v", k, *c)
+		}
+		pool.Put(c)
 	}
 }

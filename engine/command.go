@@ -29,47 +29,51 @@ const (
 // Command is one mutation on its way through the ring and back. Between Push
 // and the note that it is done it belongs to the engine; before and after to
 // whoever pushed it.
+//
+// What every publish uses comes first and fits into two cache lines: they
+// travel to the writer's core and back with each.
 type Command struct {
 	note Note
 
-	Kind Kind
+	Kind     Kind
+	traceLen uint8
+	topicLen uint16
+	staged   bool // writer: it is part of the batch being written
+	dropped  bool // fire: the topic is gone, the message with it
+
 	// Session is the pusher's own; the engine does not look at it.
 	Session any
 	// Mailbox takes the note that the command is done.
 	Mailbox *Mailbox
 
 	ReceivedAtMs int64
-	ExpireAtMs   int64 // Create
-	TriggerAtMs  int64 // Delay: absolute
-	Messages     int   // Publish, Delay: how many messages the payload holds
-	Sub          *Subscription
-	Meta         *storage.TopicMeta // Adopt
-	Role         Role               // Turn
+	Messages     int // Publish, Delay: how many messages the payload holds
 
 	// buf holds topic, trace id and payload back to back, so that one copy
 	// takes a request out of the loop's read buffer. A Delay's payload has
 	// room for its prefix in front.
-	buf      []byte
-	topicLen int
-	traceLen int
+	buf []byte
 
-	key     storage.DelayKey   // fire
-	victim  *Topic             // expire
-	orphans []storage.DelayKey // drop
-	dropped bool               // fire: the topic is gone, the message with it
-
-	record *codec.BinlogRecord // Replicate: what the payload holds, aliasing it
-	stream uint64              // Replicate: the connection that it came by
-
-	// Err is nil or why the command was refused; valid once it is done.
-	Err error
 	// EventID is the first event id that it was given, of a Replicate the last
 	// one of its record, of a Turn the last one before it; valid once it is
 	// done.
 	EventID int64
+	target  *Topic // writer: the topic that a staged command writes to
+	// Err is nil or why the command was refused; valid once it is done.
+	Err error
 
-	staged bool   // writer: it is part of the batch being written
-	target *Topic // writer: the topic that a staged command writes to
+	ExpireAtMs  int64 // Create
+	TriggerAtMs int64 // Delay: absolute
+	Sub         *Subscription
+	Meta        *storage.TopicMeta // Adopt
+	Role        Role               // Turn
+
+	key     storage.DelayKey   // fire
+	victim  *Topic             // expire
+	orphans []storage.DelayKey // drop
+
+	record *codec.BinlogRecord // Replicate: what the payload holds, aliasing it
+	stream uint64              // Replicate: the connection that it came by
 }
 
 // delayRoom is the prefix of a delayed message's payload.
@@ -77,7 +81,7 @@ const delayRoom = 16
 
 // SetText fills the command's topic, trace id and payload with copies.
 func (c *Command) SetText(topic, trace, payload []byte) {
-	c.topicLen, c.traceLen = len(topic), len(trace)
+	c.topicLen, c.traceLen = uint16(len(topic)), uint8(len(trace)) // the wire has no more bytes for them
 	room := 0
 	if c.Kind == Delay {
 		room = delayRoom
@@ -99,10 +103,10 @@ const commandCharge = 256
 func (c *Command) Topic() []byte { return c.buf[:c.topicLen] }
 
 // Trace returns the trace id.
-func (c *Command) Trace() []byte { return c.buf[c.topicLen : c.topicLen+c.traceLen] }
+func (c *Command) Trace() []byte { return c.buf[c.topicLen : int(c.topicLen)+int(c.traceLen)] }
 
 // payload returns what is stored: for a Delay with its prefix.
-func (c *Command) payload() []byte { return c.buf[c.topicLen+c.traceLen:] }
+func (c *Command) payload() []byte { return c.buf[int(c.topicLen)+int(c.traceLen):] }
 
 // CommandPool keeps commands of one goroutine for reuse.
 type CommandPool struct {
@@ -140,10 +144,22 @@ func (p *CommandPool) Put(c *Command) {
 	if p.size+cap(buf) > poolBytes {
 		buf = nil
 	}
-	*c = Command{buf: buf, record: c.record}
-	c.note.Subject = c
+	c.reset()
+	c.buf = buf
 	p.size += cap(buf)
 	p.free = append(p.free, c)
+}
+
+// reset forgets what the command was used for.
+func (c *Command) reset() {
+	if c.Kind != Publish {
+		*c = Command{note: Note{Subject: c}, record: c.record}
+		return
+	}
+	// The rest is as it was: a publish sets nothing of it.
+	c.Session, c.Mailbox, c.target, c.Err = nil, nil, nil, nil
+	c.ReceivedAtMs, c.Messages, c.EventID = 0, 0, 0
+	c.topicLen, c.traceLen, c.staged, c.dropped = 0, 0, false, false
 }
 
 // Refusal is a client error: its text is the answer.

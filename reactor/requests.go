@@ -11,8 +11,13 @@ import (
 // mutation sends a request that is not refused here through the ring.
 func (s *session) mutation(req *codec.Request) {
 	cmd := s.command(kindOf(req.Command))
-	cmd.Messages, cmd.ExpireAtMs = req.Messages, req.ExpireAtMs
-	cmd.TriggerAtMs = cmd.ReceivedAtMs + req.DelayMs
+	cmd.Messages = req.Messages
+	switch cmd.Kind { // not a publish: see engine.Command
+	case engine.Create:
+		cmd.ExpireAtMs = req.ExpireAtMs
+	case engine.Delay:
+		cmd.TriggerAtMs = cmd.ReceivedAtMs + req.DelayMs
+	}
 	cmd.SetText(req.Topic, req.Trace, req.Payload)
 	s.push(cmd)
 }
