@@ -19,17 +19,17 @@ type Mailbox struct {
 	head atomic.Pointer[Note] // last posted first
 	wake func()               // immutable; called when the mailbox stops being empty
 
-	// The writer's: the chain that it builds up during a batch.
-	first, last *Note
+	// The writer's: the chain that it builds up during a batch, newest first as
+	// the list is, so that no note is touched a second time.
+	newest, oldest *Note
 }
 
 // NewMailbox returns a mailbox whose owner is woken by wake, which is called
 // on the poster's goroutine and must not block.
 func NewMailbox(wake func()) *Mailbox { return &Mailbox{wake: wake} }
 
-// post adds a chain of notes that begins with its oldest.
-func (m *Mailbox) post(oldest *Note) {
-	newest := reverse(oldest) // the list is kept newest first
+// post adds a chain of notes from its newest to its oldest.
+func (m *Mailbox) post(newest, oldest *Note) {
 	for {
 		head := m.head.Load()
 		oldest.next = head
@@ -42,6 +42,9 @@ func (m *Mailbox) post(oldest *Note) {
 	}
 }
 
+// Post adds one note.
+func (m *Mailbox) Post(n *Note) { m.post(n, n) }
+
 func reverse(n *Note) *Note {
 	var out *Note
 	for n != nil {
@@ -50,12 +53,6 @@ func reverse(n *Note) *Note {
 		n, out = next, n
 	}
 	return out
-}
-
-// Post adds one note.
-func (m *Mailbox) Post(n *Note) {
-	n.next = nil
-	m.post(n)
 }
 
 // Drain calls take for every note, oldest first. Notes that are posted
@@ -72,19 +69,18 @@ func (m *Mailbox) Drain(take func(*Note)) {
 
 // add appends to the chain of the batch; writer only.
 func (m *Mailbox) add(n *Note) (first bool) {
-	n.next = nil
-	if m.first == nil {
-		m.first, m.last = n, n
-		return true
+	first = m.newest == nil
+	if first {
+		m.oldest = n
 	}
-	m.last.next = n
-	m.last = n
-	return false
+	n.next = m.newest
+	m.newest = n
+	return first
 }
 
 // flush posts the chain of the batch; writer only.
 func (m *Mailbox) flush() {
-	first := m.first
-	m.first, m.last = nil, nil
-	m.post(first)
+	newest, oldest := m.newest, m.oldest
+	m.newest, m.oldest = nil, nil
+	m.post(newest, oldest)
 }
