@@ -108,6 +108,7 @@ func (w *writer) publish(b *written) {
 		w.count(cmd)
 		w.answer(cmd)
 	}
+	w.e.counters.published.Store(w.published)
 	for _, te := range b.ends {
 		w.wake(&te.topic.Tail)
 	}
@@ -123,8 +124,8 @@ func (w *writer) count(cmd *Command) {
 	case cmd.Err != nil:
 		c.refused.Add(1)
 	case cmd.Kind == Publish:
-		n := c.published.Add(1)
-		if every := int64(w.e.cfg.SampleEvery); every > 0 && n%every == 0 {
+		w.published++
+		if every := int64(w.e.cfg.SampleEvery); every > 0 && w.published%every == 0 {
 			w.e.events.Published(cmd)
 		}
 	case cmd.Kind == Delay:

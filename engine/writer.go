@@ -26,6 +26,7 @@ type writer struct {
 	lastID int64 // that a record has, the batch included
 	keptID int64 // the same without the batch
 	topics map[string]*Topic
+	recent *Topic // found last by live, in this batch
 	// failedStream is the stream of records that has failed last.
 	failedStream uint64
 
@@ -33,11 +34,12 @@ type writer struct {
 	nowMs int64      // when gathering it began
 	cur   *written   // what will be published when it is safe
 
-	unsynced []*written // level 2: written, waiting for a sync, in order
-	syncing  []*written // level 2: covered by the sync that runs
-	free     []*written
-	touched  []*Mailbox // with a chain to post
-	answered int64      // bytes of the commands in those chains
+	unsynced  []*written // level 2: written, waiting for a sync, in order
+	syncing   []*written // level 2: covered by the sync that runs
+	free      []*written
+	touched   []*Mailbox // with a chain to post
+	published int64      // commands, since the start
+	answered  int64      // bytes of the commands in those chains
 
 	acks       acks
 	sync       syncer
@@ -152,6 +154,7 @@ func (w *writer) detach() {
 func (w *writer) gather() bool {
 	w.cur = w.take()
 	w.nowMs = w.e.clock.NowMs()
+	w.recent = nil
 	for len(w.cmds) < batchCommands {
 		cmd := w.e.ring.pop()
 		if cmd == nil {
@@ -230,8 +233,14 @@ func (w *writer) stage(cmd *Command) {
 }
 
 // live returns the topic of a name, if there is one whose life is not over.
+// Most often it is the one that was asked for last; a batch ends with whatever
+// changes which topic a name is, so that recent is no older than the batch.
 func (w *writer) live(name []byte, now int64) (*Topic, error) {
-	t := w.topics[string(name)]
+	t := w.recent
+	if t == nil || t.Meta.Name != string(name) {
+		t = w.topics[string(name)]
+		w.recent = t
+	}
 	if t == nil || w.expired(t, now) {
 		return nil, ErrTopicNotExist
 	}
