@@ -11,10 +11,15 @@ import (
 // a promoted slave could lack is then nothing that anybody was told.
 type acks struct {
 	waiting []*written // in order; not published yet
-	// lapsed says that slaves were too slow: nothing waits until they hold
-	// everything again. All fields are the writer's.
-	lapsed bool
-	held   []int64 // scratch
+	// lapsed says that slaves were too slow: nothing waits until they confirm
+	// in time again, which is when they hold goal before goalUntil. All fields
+	// are the writer's.
+	lapsed    bool
+	goal      int64
+	goalUntil time.Time
+	few       bool     // too few slaves were connected when the batch was begun
+	nodes     []string // scratch
+	held      []int64  // scratch
 }
 
 // errTooFewSlaves refuses a command before it is written.
@@ -26,6 +31,9 @@ var errNotAcked = &Refusal{"stored here, but not confirmed by replication.minAck
 // expose lets slaves have a batch that is safe here, and publishes it as soon
 // as enough of them hold it.
 func (w *writer) expose(b *written) {
+	// The id before the records: a slave that has them and comes back at once
+	// must not seem to be ahead of its master.
+	w.e.lastID.Store(b.lastID)
 	w.e.binlog.end.Store(b.binlog.Pack())
 	w.wake(&w.e.binlog)
 	if w.e.cfg.MinAcks == 0 || (len(w.acks.waiting) == 0 && (w.acks.lapsed || !b.waits())) {
@@ -52,13 +60,12 @@ func (w *writer) acknowledged() {
 	if w.e.cfg.MinAcks == 0 || (len(a.waiting) == 0 && !a.lapsed) {
 		return
 	}
-	held := w.heldByEnough()
-	if a.lapsed && held >= w.lastID {
-		a.lapsed = false
-		w.e.events.Note("slaves hold everything again: replies wait for them", nil)
+	held, now := w.heldByEnough(), w.e.mono()
+	if a.lapsed {
+		w.catchUp(held, now)
 	}
 	n := 0
-	for now := w.e.mono(); n < len(a.waiting); n++ {
+	for ; n < len(a.waiting); n++ {
 		b := a.waiting[n]
 		late := !now.Before(b.until)
 		if b.lastID > held && !late && !a.lapsed {
@@ -89,8 +96,45 @@ func (w *writer) tooLate(b *written) {
 	}
 	if !w.acks.lapsed {
 		w.acks.lapsed = true
+		w.aim(w.e.mono())
 		w.e.events.Note("slaves did not confirm in time (replication.ackTimeoutMs): replies do not wait for them until they have caught up", nil)
 	}
+}
+
+// aim sets what slaves must hold, and by when, for replies to wait for them
+// again.
+func (w *writer) aim(now time.Time) {
+	w.acks.goal, w.acks.goalUntil = w.e.LastEventID(), now.Add(w.e.cfg.AckTimeout)
+}
+
+// catchUp ends the lapse once slaves hold, in time, what they have been sent.
+// Not once they hold everything: under load there is always something that
+// they do not have yet.
+func (w *writer) catchUp(held int64, now time.Time) {
+	a := &w.acks
+	if !now.Before(a.goalUntil) {
+		w.aim(now)
+	}
+	if held < a.goal {
+		return
+	}
+	a.lapsed = false
+	w.e.events.Note("slaves confirm in time again: replies wait for them", nil)
+}
+
+// maySleep announces that the writer is about to sleep, or returns false where
+// there is something to do: in the ring, or a reply that may go. The latter is
+// looked at once more behind the announcement, because an acknowledgement that
+// came after the last look and before it has woken nobody.
+func (w *writer) maySleep() bool {
+	if !w.e.ring.park() {
+		return false
+	}
+	if a := &w.acks; len(a.waiting) > 0 && w.heldByEnough() >= a.waiting[0].lastID {
+		w.e.ring.unpark()
+		return false
+	}
+	return true
 }
 
 // fromClient reports whether somebody waits for the command's reply.
@@ -98,15 +142,10 @@ func (c *Command) fromClient() bool {
 	return c.Kind == Publish || c.Kind == Delay || c.Kind == Create || c.Kind == Delete
 }
 
-// heldByEnough returns the last event id that MinAcks slaves hold.
+// heldByEnough returns the last event id that MinAcks slaves hold, -1 where
+// there are fewer.
 func (w *writer) heldByEnough() int64 {
-	held := w.acks.held[:0]
-	for _, r := range w.e.Replicas() {
-		if r.Extended {
-			held = append(held, r.AckedID())
-		}
-	}
-	w.acks.held = held
+	held := w.reports()
 	if len(held) < w.e.cfg.MinAcks {
 		return -1
 	}
@@ -114,20 +153,30 @@ func (w *writer) heldByEnough() int64 {
 	return held[len(held)-w.e.cfg.MinAcks]
 }
 
-// tooFewSlaves reports whether a command of a client must be refused because
-// its reply could only be an error.
-func (w *writer) tooFewSlaves(cmd *Command) bool {
-	c := &w.e.cfg
-	if c.MinAcks == 0 || !c.RequireAcks || !cmd.fromClient() {
-		return false
-	}
-	n := 0
-	for _, r := range w.e.Replicas() {
-		if r.Extended {
-			n++
+// reports returns what the slaves that report hold. One that has come back
+// while its old connection is not gone yet counts once.
+func (w *writer) reports() []int64 {
+	a := &w.acks
+	a.nodes, a.held = a.nodes[:0], a.held[:0]
+	for i := range w.e.replicas {
+		r := w.e.replicas[i].Load()
+		if r == nil || !r.Extended {
+			continue
 		}
+		if at := slices.Index(a.nodes, r.Node); at >= 0 {
+			a.held[at] = max(a.held[at], r.AckedID())
+			continue
+		}
+		a.nodes, a.held = append(a.nodes, r.Node), append(a.held, r.AckedID())
 	}
-	return n < c.MinAcks
+	return a.held
+}
+
+// countSlaves sees whether commands of clients must be refused because their
+// replies could only be errors. Once for a batch: it is asked for each command.
+func (w *writer) countSlaves() {
+	c := &w.e.cfg
+	w.acks.few = c.MinAcks > 0 && c.RequireAcks && len(w.reports()) < c.MinAcks
 }
 
 // ackPause returns how long the writer may sleep for what waits for slaves.

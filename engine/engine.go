@@ -101,7 +101,7 @@ type Engine struct {
 	lowDisk  atomic.Bool            // free space is below the floor; janitor
 	broken   atomic.Bool            // writing has stopped for good; writer
 	role     atomic.Int32           // a Role; writer
-	lastID   atomic.Int64           // published: the last event id in the binlog; writer
+	lastID   atomic.Int64           // what slaves may have up to, see expose; writer
 	marks    atomic.Pointer[[]mark] // janitor
 	masterMs atomic.Int64           // slave: the latest time that the master has put into a record; writer
 	orphans  atomic.Bool            // a topic has ended: delayed messages of it may be stored still

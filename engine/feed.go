@@ -43,6 +43,7 @@ func (e *Engine) AddReplica(r *Replica, after int64, limit int) bool {
 	r.at.Store(r.Pos.Pack())
 	for i := range min(limit, ReplicasMax) {
 		if e.replicas[i].CompareAndSwap(nil, r) {
+			e.newsForReplies() // it may hold already what they wait for
 			return true
 		}
 	}
@@ -53,9 +54,14 @@ func (e *Engine) AddReplica(r *Replica, after int64, limit int) bool {
 func (e *Engine) RemoveReplica(r *Replica) {
 	r.Unpark()
 	for i := range e.replicas {
-		if e.replicas[i].CompareAndSwap(r, nil) {
-			e.ring.signal() // replies may wait for its acknowledgement
-		}
+		e.replicas[i].CompareAndSwap(r, nil)
+	}
+}
+
+// newsForReplies wakes the writer if replies wait for slaves.
+func (e *Engine) newsForReplies() {
+	if e.cfg.MinAcks > 0 {
+		e.ring.signal()
 	}
 }
 
@@ -83,13 +89,12 @@ func (r *Replica) Moved(p *storage.Push) {
 }
 
 // Acked notes that the slave has applied everything up to an event id, and
-// lets replies go that waited for it. Loop only.
+// lets replies go that waited for it. What it was not sent it cannot have: such
+// a report is not believed. Loop only.
 func (e *Engine) Acked(r *Replica, eventID int64) {
-	if eventID > r.acked.Load() {
+	if eventID > r.acked.Load() && eventID <= r.sent.Load() {
 		r.acked.Store(eventID)
-		if e.cfg.MinAcks > 0 {
-			e.ring.signal()
-		}
+		e.newsForReplies()
 	}
 }
 

@@ -95,7 +95,6 @@ func (w *writer) publish(b *written) {
 	for _, te := range b.ends {
 		te.topic.end.Store(te.end)
 	}
-	w.e.lastID.Store(b.lastID)
 	if b.atMs > w.e.masterMs.Load() {
 		w.e.masterMs.Store(b.atMs)
 	}
@@ -123,6 +122,9 @@ func (w *writer) count(cmd *Command) {
 	switch {
 	case cmd.Err != nil:
 		c.refused.Add(1)
+		if cmd.staged && cmd.Kind == Delay {
+			w.e.due.delay(cmd.TriggerAtMs) // stored all the same, see tooLate
+		}
 	case cmd.Kind == Publish:
 		w.published++
 		if every := int64(w.e.cfg.SampleEvery); every > 0 && w.published%every == 0 {

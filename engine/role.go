@@ -34,8 +34,9 @@ var (
 // Role returns the role as of the last batch. Any goroutine.
 func (e *Engine) Role() Role { return Role(e.role.Load()) }
 
-// LastEventID returns the last event id that the binlog holds, or after which
-// a slave that holds nothing goes on. Any goroutine.
+// LastEventID returns the last event id that is safe in the binlog by the flush
+// level, or after which a slave that holds nothing goes on. Slaves may have it
+// already, and its reply may still wait for them. Any goroutine.
 func (e *Engine) LastEventID() int64 { return e.lastID.Load() }
 
 // wrongRole returns why a command is not for this role, or nil.
@@ -66,7 +67,7 @@ func (w *writer) turn(cmd *Command) {
 		return
 	}
 	w.nextID = max(w.nextID, w.lastID+1)
-	w.failedStream = 0
+	w.failedStream, w.acks.lapsed = 0, false
 	w.e.role.Store(int32(cmd.Role))
 	if cmd.Role == Master {
 		// What is due is not known: the scheduler slept.

@@ -85,7 +85,7 @@ func (w *writer) run() {
 		if w.Step() {
 			continue
 		}
-		if !w.e.ring.park() {
+		if !w.maySleep() {
 			continue
 		}
 		w.timer.Reset(w.pause())
@@ -155,6 +155,7 @@ func (w *writer) gather() bool {
 	w.cur = w.take()
 	w.nowMs = w.e.clock.NowMs()
 	w.recent = nil
+	w.countSlaves()
 	for len(w.cmds) < batchCommands {
 		cmd := w.e.ring.pop()
 		if cmd == nil {
@@ -201,7 +202,7 @@ func (w *writer) stage(cmd *Command) {
 	if cmd.Err = w.wrongRole(cmd.Kind); cmd.Err != nil {
 		return
 	}
-	if w.tooFewSlaves(cmd) {
+	if w.acks.few && cmd.fromClient() {
 		cmd.Err = errTooFewSlaves
 		return
 	}
