@@ -31,11 +31,15 @@ var errNotAcked = &Refusal{"stored here, but not confirmed by replication.minAck
 // expose lets slaves have a batch that is safe here, and publishes it as soon
 // as enough of them hold it.
 func (w *writer) expose(b *written) {
-	// The id before the records: a slave that has them and comes back at once
-	// must not seem to be ahead of its master.
-	w.e.lastID.Store(b.lastID)
-	w.e.binlog.end.Store(b.binlog.Pack())
-	w.wake(&w.e.binlog)
+	// Once writing has stopped the files may end behind what is safe: what a
+	// batch of refusals finds there is not for slaves.
+	if !w.e.broken.Load() {
+		// The id before the records: a slave that has them and comes back at
+		// once must not seem to be ahead of its master.
+		w.e.lastID.Store(b.lastID)
+		w.e.binlog.end.Store(b.binlog.Pack())
+		w.wake(&w.e.binlog)
+	}
 	if w.e.cfg.MinAcks == 0 || (len(w.acks.waiting) == 0 && (w.acks.lapsed || !b.waits())) {
 		w.publish(b)
 		return

@@ -115,6 +115,13 @@ func (r *rig) open() {
 	if err != nil {
 		r.fatalf("open: %v", err)
 	}
+	last, err := store.BinlogReader().Last(store.BinlogEnd())
+	if err != nil {
+		r.fatalf("the end of the binlog: %v", err)
+	}
+	if last > 0 {
+		r.cfg.LastEventID = last
+	}
 	r.store, r.state = store, state
 	r.e = New(r.cfg, store, state)
 	r.e.mono = r.time.now

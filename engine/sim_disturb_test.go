@@ -167,6 +167,7 @@ func (s *sim) finish() {
 	}
 	s.o.check(false)
 	s.o.checkFired()
+	s.compareSlave()
 	for _, u := range s.subs {
 		if u.state == subParked && len(u.read.got) != len(s.behind(u)) {
 			s.failf("a subscriber of %s from %d has %d messages of %d", u.read.topic, u.from, len(u.read.got), len(s.behind(u)))

@@ -102,6 +102,7 @@ type sim struct {
 	failWith           error
 	syncAcks           int64 // oracle.acks when the sync under way began
 	syncing            bool
+	copy               *simSlave
 }
 
 func runSim(t *testing.T, seed uint64, verbose bool, counts *simCounts) []string {
@@ -118,6 +119,7 @@ func runSim(t *testing.T, seed uint64, verbose bool, counts *simCounts) []string
 		r.opt.MaxOpenTopics = 1 + s.rnd.IntN(3)
 	})
 	s.fatalf = s.failf
+	s.newSlave()
 	s.watch()
 	s.started()
 	for _, topic := range simTopics[:3] {
@@ -286,8 +288,10 @@ func (s *sim) act() {
 	case n < 930:
 		s.e.scheduler.step()
 		s.did("scheduler")
-	case n < 985:
+	case n < 970:
 		s.tick()
+	case n < 985:
+		s.did("the slave takes %d records", s.follow(1+s.rnd.IntN(30)))
 	default:
 		s.disturb()
 	}
