@@ -15,7 +15,7 @@ type Request struct {
 	Command Command
 	Topic   []byte
 	Trace   []byte
-	Payload []byte // PUB, DELAY: the messages, back to back
+	Payload []byte // PUB, DELAY: the messages, back to back; COPY: the body
 	Who     []byte // SUB: the subscriber's name
 
 	// Messages is the number of messages in Payload.
@@ -115,6 +115,8 @@ func requestSize(b []byte, body int, lim *Limits, req *Request) (int, error) {
 		return body + 8, nil
 	case Replica:
 		return replicaRequestSize(b, body)
+	case Copy:
+		return copyRequestSize(b, body)
 	case DeleteTopic, Alive, TopicInfo, List:
 		return body, nil
 	}
@@ -164,6 +166,8 @@ func parseBody(body []byte, lim *Limits, req *Request) {
 		req.DelayMs = int64(binary.LittleEndian.Uint64(body))
 		req.Payload = body[8:]
 		req.Invalid = checkPayload(req, lim, errDelayRequest, errDelayRequest)
+	case Copy:
+		req.Payload = body
 	case CreateTopic:
 		req.ExpireAtMs = int64(binary.LittleEndian.Uint64(body))
 	case ValidList, Replica:

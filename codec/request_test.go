@@ -226,7 +226,7 @@ func TestAckTimeoutOnlyBehindItsMark(t *testing.T) {
 
 func TestUnknownCommands(t *testing.T) {
 	known := map[Command]bool{Sub: true, Pub: true, CreateTopic: true, DeleteTopic: true, Delay: true, Alive: true,
-		Replica: true, TopicInfo: true, ValidList: true, List: true}
+		Replica: true, TopicInfo: true, ValidList: true, List: true, Copy: true}
 	for c := range 256 {
 		if known[Command(c)] {
 			continue

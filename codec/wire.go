@@ -19,6 +19,7 @@ const (
 	Alive       Command = 17
 	Replica     Command = 64
 	TopicInfo   Command = 65
+	Copy        Command = 70 // an extension, see CopyRequest
 	ValidList   Command = 99
 	List        Command = 100
 	DelayApply  Command = 101
@@ -27,7 +28,7 @@ const (
 var commandNames = map[Command]string{
 	Sub: "SUB", Pub: "PUB", CreateTopic: "CREATE_TOPIC", DeleteTopic: "DELETE_TOPIC",
 	Delay: "DELAY", Alive: "ALIVE", Replica: "REPLICA", TopicInfo: "TOPIC_INFO",
-	ValidList: "VALID_LIST", List: "LIST", DelayApply: "DELAY_APPLY",
+	Copy: "COPY", ValidList: "VALID_LIST", List: "LIST", DelayApply: "DELAY_APPLY",
 }
 
 // String returns the protocol's name of the command, for logs.
