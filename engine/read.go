@@ -21,6 +21,7 @@ const (
 	ListValid                    // the topics, for VALID_LIST
 	ReadRecords                  // the next records for a slave, as Push
 	LocateRecord                 // the position behind an event id in the binlog
+	CopyPart                     // a part of a full copy, as Text, by Render
 )
 
 // Read is one job for the readers: whatever needs a file or takes long. Between
@@ -35,7 +36,7 @@ type Read struct {
 	EventID int64       // Locate, ListValid, LocateRecord
 	From    storage.Pos // ReadPush, ReadRecords
 	Batch   int         // ReadPush: messages at most
-	Link    *Link       // LocateRecord
+	Link    *Link       // LocateRecord, CopyPart
 	// Render, if set, is called on the reader once the list or the position is
 	// there, for work that is too long for an event loop.
 	Render func(*Read)
@@ -53,7 +54,7 @@ type Read struct {
 // Link is what the two ends of a replication link tell each other.
 type Link struct {
 	Extended bool   // the slave is one of this project
-	Hello    []byte // what it says of itself
+	Hello    []byte // what it says of itself, or which part of a copy it asks for
 	// What Read.Render makes of it:
 	Answer []byte // the frame that goes back
 	Node   string // what the slave calls itself

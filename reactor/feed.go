@@ -19,7 +19,12 @@ type Replication struct {
 	// the whole answer frame in r.Link.Answer, or a refusal in r.Err. It is not
 	// called for existing slaves, which say nothing.
 	Greet func(r *engine.Read)
-	// MaxReplicas is how many slaves may be connected at once.
+	// Copy runs on a reader. It reads the part of a full copy that r.Link.Hello
+	// asks for and leaves the whole answer in r.Text, or an error in r.Err. Nil:
+	// COPY is no command.
+	Copy func(r *engine.Read)
+	// MaxReplicas is how many slaves may be connected at once, and as many
+	// connections may be used for copies.
 	MaxReplicas int
 	// SendTimeout is how long a slave may take nothing at all.
 	SendTimeout time.Duration
@@ -166,7 +171,7 @@ func (s *session) heartbeat(dst []byte) []byte {
 
 // stuck says why a peer that takes nothing is dropped.
 func (s *session) stuck() string {
-	if s.state == feeding {
+	if s.state == feeding || s.copies {
 		return "no progress in sending for replication.sendTimeoutMs"
 	}
 	return "no progress in sending for timeout.net.write"
@@ -175,7 +180,7 @@ func (s *session) stuck() string {
 // sendTimeout is how long the peer may take nothing at all.
 func (s *session) sendTimeout() time.Duration {
 	cfg := &s.loop.r.cfg
-	if s.state == feeding {
+	if s.state == feeding || s.copies {
 		if rep := cfg.Replication(); rep != nil {
 			return max(rep.SendTimeout, cfg.WriteTimeout)
 		}

@@ -26,6 +26,7 @@ type Reactor struct {
 
 	conns  atomic.Int64  // open, those being refused not counted
 	input  atomic.Int64  // bytes of input that wait, over all sessions
+	copies atomic.Int64  // connections that have a place for copies
 	client *gnet.Client  // set by Start
 	accept net.Listener  // set by Start
 	quit   chan struct{} // closed by StopAccepting

@@ -127,6 +127,8 @@ func (s *session) local(req *codec.Request) {
 		s.subscribe(req)
 	case codec.Replica:
 		s.follow(req)
+	case codec.Copy:
+		s.copyPart(req)
 	default:
 		s.fail(codec.TextUnknownCommand)
 	}
@@ -236,6 +238,8 @@ func (s *session) readDone(r *engine.Read) {
 		r.Release()
 	case r.Kind == engine.LocateRecord:
 		s.sought(r)
+	case r.Kind == engine.CopyPart:
+		s.partRead(r)
 	case r.Kind == engine.ReadRecords:
 		s.recordsRead(r)
 	case r.Kind == engine.Locate:

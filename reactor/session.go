@@ -33,6 +33,8 @@ const (
 	seeking
 	// feeding: the binlog is being sent. Input is reports of a slave.
 	feeding
+	// copying: a part of a full copy is being read; input waits.
+	copying
 	// closing: an error reply was sent, input is thrown away until the peer or
 	// a timeout closes.
 	closing
@@ -49,6 +51,7 @@ type session struct {
 	closed  bool  // gnet has closed the connection, or is about to
 	marked  bool  // in loop.dirty
 	choked  bool  // more than MaxOutbound bytes are unsent: requests wait
+	copies  bool  // it has one of the places for copies
 	barrier bool  // the request at the start of the input waits until window is 0
 	batch   uint8 // of a subscriber
 	linger  int32 // descriptor for the last replies after a half-close, else -1
@@ -179,7 +182,7 @@ func (s *session) blocked() bool {
 	switch s.state {
 	case commanding:
 		return s.barrier || int(s.window) >= s.loop.r.cfg.Window || s.pending != nil || s.choked || s.loop.r.stopping.Load()
-	case listing, attaching, locating, seeking:
+	case listing, attaching, locating, seeking, copying:
 		return true
 	}
 	return false
@@ -385,6 +388,7 @@ func (s *session) closedNow(halfClosed bool) {
 	if s.feed != nil {
 		s.leaveFeed("the connection is closed")
 	}
+	s.leaveCopies()
 	if halfClosed && s.expectsReplies() && s.outlive() {
 		return
 	}

@@ -37,8 +37,8 @@ func (s *session) late() int64 {
 				s.frameNs = s.loop.nowNs
 			}
 			return s.frameNs + int64(cfg.FrameTimeout) + int64(n/frameBytesPerMs)*int64(time.Millisecond)
-		case n == 0 && s.window == 0 && s.pending == nil && cfg.IdleTimeout > 0:
-			return s.activeNs + int64(cfg.IdleTimeout)
+		case n == 0 && s.window == 0 && s.pending == nil && s.idleTimeout() > 0:
+			return s.activeNs + int64(s.idleTimeout())
 		}
 	}
 	return 0
@@ -72,7 +72,7 @@ func (s *session) expired() {
 		if s.waits() > 0 {
 			s.breach("request not complete within limits.frameTimeoutMs")
 		} else {
-			s.breach("nothing asked for limits.idleTimeoutMs")
+			s.breach(s.idled())
 		}
 	}
 }

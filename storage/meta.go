@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -37,6 +38,11 @@ type DelayKey struct {
 // Less is the order in which delayed messages fire.
 func (k *DelayKey) Less(o *DelayKey) bool {
 	return k.TriggerAtMs < o.TriggerAtMs || (k.TriggerAtMs == o.TriggerAtMs && k.EventID < o.EventID)
+}
+
+// StoredBefore is the order of the keys as they are stored.
+func (k *DelayKey) StoredBefore(o *DelayKey) bool {
+	return k.TriggerAtMs < o.TriggerAtMs || k.TriggerAtMs == o.TriggerAtMs && bytes.Compare(delayKey(*k), delayKey(*o)) < 0
 }
 
 // Checkpoint says up to where the binlog has been applied durably to topic
