@@ -89,7 +89,7 @@ func (s *search) endIn(file, eventID int64, end Pos) (Pos, error) {
 	}
 	defer f.Close()
 	from := s.nearest(f, file, stop, func(e indexEntry) bool { return e.eventID <= eventID })
-	scan := newScanner(f, from, stop, nil, readChunk)
+	scan := newScanner(f, s.kind, from, stop, nil, readChunk)
 	var h head
 	parse := func(b []byte) (int, error) { return s.parse(b, &h) }
 	for {
@@ -99,14 +99,14 @@ func (s *search) endIn(file, eventID int64, end Pos) (Pos, error) {
 		case errors.Is(err, io.EOF):
 			return Pos{file, stop}, nil
 		case errors.Is(err, codec.ErrRecordDamaged):
-			next, found, err := resync(f, at, stop, s.kind, parse)
+			next, found, err := resync(f, s.kind, at, stop, parse)
 			if err != nil {
 				return Pos{}, err
 			}
 			if !found {
 				return Pos{file, stop}, nil
 			}
-			scan = newScanner(f, next, stop, scan.buf, readChunk)
+			scan = newScanner(f, s.kind, next, stop, scan.buf, readChunk)
 		case err != nil:
 			return Pos{}, err
 		case h.first > eventID:
