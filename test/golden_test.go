@@ -11,31 +11,56 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 )
 
-// goldenFiles names every transcript in testdata/golden, what its server
-// needs, and whether it is replayed. replica and slave come in with
-// replication.
-var goldenFiles = []struct {
+// goldenFiles names every transcript in testdata/golden and what its server
+// needs.
+var goldenFiles = []golden{
+	{name: "alive", small: true},
+	{name: "delay", small: true},
+	{name: "deleted-under-a-subscriber", small: true},
+	{name: "heartbeat", config: config{"timeout.server.alive": 800}, small: true},
+	{name: "large"},
+	{name: "publish", small: true},
+	{name: "subscribe", small: true},
+	{name: "topics", small: true},
+	{name: "unknown-commands", small: true},
+	{name: "replica", config: config{"timeout.server.alive": 3000}, small: true, feeds: true},
+	{name: "slave", small: true, start: goldenSlave},
+}
+
+type golden struct {
 	name   string
 	config config
-	replay bool
 	small  bool // small enough for one byte at a time
-}{
-	{name: "alive", replay: true, small: true},
-	{name: "delay", replay: true, small: true},
-	{name: "deleted-under-a-subscriber", replay: true, small: true},
-	{name: "heartbeat", config: config{"timeout.server.alive": 800}, replay: true, small: true},
-	{name: "large", replay: true},
-	{name: "publish", replay: true, small: true},
-	{name: "subscribe", replay: true, small: true},
-	{name: "topics", replay: true, small: true},
-	{name: "unknown-commands", replay: true, small: true},
-	{name: "replica"},
-	{name: "slave"},
+	// feeds says that the server goes on sending: the transcript ends before.
+	feeds bool
+	// start starts the server, where it is more than one on its own.
+	start func(t *testing.T) *server
+}
+
+// goldenSlave starts a slave of a master that holds topic t with m0 m1 m2, and
+// waits until it has them.
+func goldenSlave(t *testing.T) *server {
+	master := startServer(t, options{})
+	c := dial(t, master)
+	c.ok(reqCreate("t", 0))
+	for i := range 3 {
+		c.ok(reqPub("t", message(fmt.Sprint("m", i))))
+	}
+	slave := startServer(t, options{args: []string{"-role", "slave", "-host", "127.0.0.1", "-port", strconv.Itoa(master.port)}})
+	await(t, slack(10*time.Second), "the slave has the topic's messages", func() bool {
+		probe := dial(t, slave)
+		defer probe.close()
+		probe.send(sub{topic: "t", who: "probe", batch: 5}.request())
+		head, err := probe.full(10)
+		return err == nil && le.Uint16(head) == 200 && head[2] == 3
+	})
+	return slave
 }
 
 // TestGoldenTable keeps the table and the directory in step.
@@ -64,12 +89,9 @@ func goldenPath(name string) string {
 
 func TestGolden(t *testing.T) {
 	for _, g := range goldenFiles {
-		if !g.replay {
-			continue
-		}
 		t.Run(g.name, func(t *testing.T) {
 			t.Parallel()
-			replay(t, g.name, g.config, whole)
+			replay(t, g, whole)
 		})
 	}
 }
@@ -78,14 +100,11 @@ func TestGolden(t *testing.T) {
 // with a pause between them that makes the server see them one by one.
 func TestGoldenSplit(t *testing.T) {
 	for _, g := range goldenFiles {
-		if !g.replay {
-			continue
-		}
 		for seed := range uint64(scale(2, 50)) {
 			t.Run(fmt.Sprintf("%s/seed=%d", g.name, seed), func(t *testing.T) {
 				t.Parallel()
 				random := rand.New(rand.NewPCG(seed, 1))
-				replay(t, g.name, g.config, func(b []byte) [][]byte {
+				replay(t, g, func(b []byte) [][]byte {
 					var pieces [][]byte
 					for range 1 + random.IntN(4) {
 						n := random.IntN(len(b) + 1)
@@ -101,12 +120,12 @@ func TestGoldenSplit(t *testing.T) {
 
 func TestGoldenByteByByte(t *testing.T) {
 	for _, g := range goldenFiles {
-		if !g.replay || !g.small {
+		if !g.small {
 			continue
 		}
 		t.Run(g.name, func(t *testing.T) {
 			t.Parallel()
-			replay(t, g.name, g.config, func(b []byte) [][]byte {
+			replay(t, g, func(b []byte) [][]byte {
 				var pieces [][]byte
 				for i := range b {
 					pieces = append(pieces, b[i:i+1])
@@ -154,10 +173,15 @@ func readSteps(t *testing.T, name string) []step {
 }
 
 // replay plays a transcript against a fresh server.
-func replay(t *testing.T, name string, c config, split func([]byte) [][]byte) {
+func replay(t *testing.T, g golden, split func([]byte) [][]byte) {
 	t.Helper()
-	steps := readSteps(t, name)
-	s := startServer(t, options{config: c})
+	steps := readSteps(t, g.name)
+	var s *server
+	if g.start != nil {
+		s = g.start(t)
+	} else {
+		s = startServer(t, options{config: g.config})
+	}
 	conns := map[string]*client{}
 	for i, st := range steps {
 		if err := playStep(t, s, conns, st, split); err != nil {
@@ -165,6 +189,9 @@ func replay(t *testing.T, name string, c config, split func([]byte) [][]byte) {
 		}
 	}
 	for name, c := range conns {
+		if g.feeds {
+			break
+		}
 		if err := nothingLeft(c); err != nil {
 			t.Errorf("connection %s at the end: %v", name, err)
 		}
@@ -234,6 +261,9 @@ func expect(c *client, st step) error {
 	if st.JSON == nil {
 		return nil
 	}
+	if len(got) == 14 {
+		return expectRecord(c, st, int(le.Uint32(got[10:])))
+	}
 	if len(got) != 10 {
 		return fmt.Errorf("JSON after %d bytes", len(got))
 	}
@@ -251,6 +281,42 @@ func expect(c *client, st step) error {
 	}
 	if !matchJSON(wantValue, gotValue) {
 		return fmt.Errorf("JSON differs\ngot  %s\nwant %s", text, st.JSON)
+	}
+	return nil
+}
+
+// expectRecord reads the record of a replication frame: the first fields of its
+// command line, of which "*" is a time, and its payload.
+func expectRecord(c *client, st step, size int) error {
+	var want struct {
+		Line    []string `json:"line"`
+		Payload string   `json:"payload"`
+	}
+	if err := json.Unmarshal(st.JSON, &want); err != nil {
+		return err
+	}
+	rec, err := c.full(size)
+	if err != nil {
+		return err
+	}
+	if size < 4 || int(le.Uint32(rec)) > size-4 {
+		return fmt.Errorf("a record of %d bytes: %.100q", size, rec)
+	}
+	n := 4 + int(le.Uint32(rec))
+	line, payload := strings.TrimSuffix(string(rec[4:n]), "\n"), rec[n:]
+	fields := strings.Split(line, "\t")
+	for i, w := range want.Line {
+		if i >= len(fields) || (w != "*" && w != fields[i]) || (w == "*" && len(fields[i]) != 13) {
+			return fmt.Errorf("line %q, want %q", line, want.Line)
+		}
+	}
+	if 2*len(payload) != len(want.Payload) {
+		return fmt.Errorf("payload %x, want %s", payload, want.Payload)
+	}
+	for i := range payload {
+		if w := want.Payload[2*i : 2*i+2]; w != ".." && w != hex.EncodeToString(payload[i:i+1]) {
+			return fmt.Errorf("payload %x, want %s", payload, want.Payload)
+		}
 	}
 	return nil
 }

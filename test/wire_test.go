@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"math"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -118,11 +119,11 @@ func TestCase03RefusedBody(t *testing.T) {
 	}
 }
 
-// TestReplicaRefused: until replication exists, REPLICA is answered like an
-// unknown command and its body is consumed.
+// TestReplicaRefused: a slave has no slaves of its own unless it is told to:
+// REPLICA is answered like an unknown command and its body is consumed.
 func TestReplicaRefused(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, options{})
+	s := startServer(t, options{args: []string{"-role", "slave", "-host", "127.0.0.1", "-port", strconv.Itoa(freePort(t))}})
 	c := dial(t, s)
 	c.refused(request(cmdReplica, "", "", nil, i64(0)), textNoAction)
 	c.alive()
