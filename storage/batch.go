@@ -254,6 +254,7 @@ func (s *Store) moveToTrash(dir string) (string, error) {
 	if err := s.fsys.Rename(dir, to); err != nil {
 		return "", err
 	}
+	s.markDir(filepath.Dir(dir))
 	return to, nil
 }
 
@@ -287,7 +288,6 @@ func (b *Batch) keep() {
 		s.markDirs(b.created.log.dir)
 	}
 	if b.deleted != nil {
-		s.markDir(filepath.Dir(b.deleted.log.dir))
 		s.closeNoting(b.deleted)
 		s.forget(b.deleted)
 	}

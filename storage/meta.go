@@ -60,6 +60,9 @@ type Checkpoint struct {
 	// Clean says that the server was stopped in order, so that no log has a
 	// tail that needs looking at.
 	Clean bool `json:"clean"`
+	// Rebuild says that the metadata is being made again from the logs: a start
+	// that was interrupted in that is followed by one that begins again.
+	Rebuild bool `json:"rebuild,omitempty"`
 }
 
 // from returns where recovery starts.

@@ -31,13 +31,28 @@ func (r *recovery) rebuildIfLost(found bool) error {
 	if err != nil || (len(ids) == 0 && len(names) == 0) {
 		return err
 	}
-	if found && !gap {
+	if found && !gap && !r.checkpoint.Rebuild {
 		lost, err := r.forgotten(names, dir, ids)
 		if err != nil || !lost {
 			return err
 		}
 	}
 	r.s.opt.Events.note("the metadata is lost: making it again from the logs", nil)
+	if found {
+		// Before anything is made again, because otherwise a start that is
+		// interrupted would be followed by one that takes the half of it for the
+		// state at the checkpoint.
+		cp := r.checkpoint
+		cp.Rebuild, cp.Clean = true, false
+		var b MetaBatch
+		b.PutCheckpoint(cp)
+		if err := r.s.meta.Commit(&b); err != nil {
+			return err
+		}
+		if err := r.s.syncMeta(); err != nil {
+			return err
+		}
+	}
 	r.rebuilt, r.start = true, Pos{}
 	final, err := r.finalStates(dir, ids, Pos{})
 	if err != nil {

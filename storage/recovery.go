@@ -366,7 +366,9 @@ func (r *recovery) apply(at Pos, rec *codec.BinlogRecord) error {
 			return r.delete(t)
 		}
 		if t == nil && safePathName(name) {
-			// Its files can be there still.
+			// Its files can be there still, or be gone and come back with the
+			// next power cut, if who moved them did not live to sync that.
+			r.s.markDir(filepath.Dir(r.s.topicPath(name)))
 			_, err := r.s.moveToTrash(r.s.topicPath(name))
 			return err
 		}

@@ -3,6 +3,7 @@ package storage
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -441,6 +442,49 @@ func TestFirstFileLostByAPowerCut(t *testing.T) {
 		c.aliveAfter("first file lost")
 		if len(c.damages) > 0 {
 			t.Errorf("damage %v", c.damages)
+		}
+	}
+}
+
+// A start that makes the metadata again can be interrupted anywhere: the next
+// one begins it again and does not take the half of it for all.
+func TestRebuildIsInterrupted(t *testing.T) {
+	w := inMemory(t, 300)
+	w.create("gone", "t", "u")
+	w.pub("gone", "x", "y")
+	old := w.slurp(w.topicFile("gone", 0))
+	w.pub("t", "a", "b")
+	must(t, w.tryDelete("gone"))
+	w.pub("u", "c")
+	w.checkpoint()
+	for at := 1; ; at++ {
+		c := w.killed()
+		// The directory comes back, as a lost sync could have it: nobody knows
+		// the topic, and the metadata counts as lost.
+		must(t, c.fs().MkdirAll(filepath.Dir(c.topicFile("gone", 0))))
+		c.poke(c.topicFile("gone", 0), 0, old)
+		c.mem().crashAt = c.mem().ops + at
+		if c.tryOpen() == nil {
+			if !c.noted("the metadata is lost") {
+				t.Errorf("notes are %q", c.notes)
+			}
+			break
+		}
+		for what, d := range map[string]*world{"kill": c.killed(), "power cut": c.unplugged(rand.New(rand.NewPCG(uint64(at), 5)))} {
+			must(t, d.tryOpen())
+			if have := sortedKeys(d.topics); !slices.Equal(have, []string{"t", "u"}) {
+				t.Fatalf("%s at operation %d: topics are %q", what, at, have)
+			}
+			d.want("t", "a", "b")
+			d.want("u", "c")
+			if d.nextID < w.nextID {
+				t.Errorf("%s at operation %d: the next id is %d, was %d", what, at, d.nextID, w.nextID)
+			}
+			d.kill()
+			must(t, d.tryOpen())
+			if len(d.topics) != 2 || d.noted("the metadata is lost") {
+				t.Errorf("%s at operation %d, started again: topics %q, notes %q", what, at, sortedKeys(d.topics), d.notes)
+			}
 		}
 	}
 }
