@@ -37,6 +37,7 @@ func (s *server) raiseLimits() resources {
 	if res.loops == 0 {
 		res.loops = min(max(runtime.GOMAXPROCS(0)-1, 1), loopsMax)
 	}
+	addProcessor()
 	res.topicFiles = min(s.cfg.Store.MaxOpenFiles, max(8, files/8))
 	reserve := openDescriptors() + res.topicFiles + ownReserve + s.cfg.Worker.Readers*2 + res.loops*2
 	room := max(files-reserve, 1)
@@ -51,6 +52,19 @@ func (s *server) raiseLimits() resources {
 		res.connections = want
 	}
 	return res
+}
+
+// addProcessor gives the scheduler one processor more than there are cores, so
+// that one is idle while loops and writer all have theirs. A write of a batch is
+// a system call of some hundred microseconds. With no idle processor the
+// runtime's monitor takes the writer's away after 20 and starts a thread for it,
+// and looks again every 20, for as long as the server is busy; with one it lets
+// the call be, and sleeps. GOMAXPROCS wins. A single core is better off with one
+// thread at a time.
+func addProcessor() {
+	if n := runtime.GOMAXPROCS(0); n > 1 && os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(n + 1)
+	}
 }
 
 // raiseDescriptors raises the soft limit to the hard one and returns it.
