@@ -64,6 +64,7 @@ var rooms = map[string]room{
 		smss:  []string{"codec", "engine", "storage"},
 		never: []string{"log", "log/slog", "net/http"},
 	},
+	"admin": {smss: []string{"codec", "engine"}, never: []string{"os"}},
 	"conf": {
 		modules: []string{"gopkg.in/yaml.v3"},
 		never:   []string{"log", "log/slog", "net", "net/http"},
@@ -74,8 +75,10 @@ var rooms = map[string]room{
 	},
 	"client/clienttest": {smss: []string{"codec"}},
 	"cli": {
+		// net/http to talk to the admin listener, whose answers need no client of
+		// their own: they are JSON, and few.
 		smss: []string{"client", "codec", "storage"}, testOnly: []string{"client/clienttest"},
-		never: []string{"log", "log/slog", "net/http"},
+		never: []string{"log", "log/slog"},
 	},
 	"bench": {
 		smss: []string{"client", "codec"}, modules: []string{gnet, unixCalls, "github.com/HdrHistogram/hdrhistogram-go"},
@@ -85,7 +88,7 @@ var rooms = map[string]room{
 	"test": {},
 	// Main alone reads the configuration and knows every room.
 	".": {
-		smss: []string{"bench", "cli", "codec", "conf", "engine", "reactor", "replication", "storage"},
+		smss: []string{"admin", "bench", "cli", "codec", "conf", "engine", "reactor", "replication", "storage"},
 		modules: []string{
 			"github.com/rs/zerolog", "gopkg.in/natefinch/lumberjack.v2", "github.com/mattn/go-isatty", unixCalls,
 		},
@@ -99,6 +102,7 @@ var testModules = []string{"pgregory.net/rapid", "go.uber.org/goleak", "gopkg.in
 // startsGoroutines lists the files with go statements. An event-driven server
 // has few goroutines, and each has an owner in ORDER.md or its package's doc.go.
 var startsGoroutines = []string{
+	"admin/server.go",             // the HTTP server
 	"bench/bare.go",               // the control connection of the bare server
 	"bench/latency.go",            // the receivers, while the publisher runs
 	"bench/measure.go",            // the sampler of the server's CPU and memory

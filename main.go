@@ -2,6 +2,8 @@
 //
 //	smss [-config FILE] [-role master]     runs the server
 //	smss ping | topic | pub | sub          small clients
+//	smss status | promote | demote |
+//	     switchover | reseed               asks for and changes roles
 //	smss verify | dump                     looks into a data directory
 //	smss bench                             load generator
 //	smss help                              what there is
@@ -58,6 +60,11 @@ func usage() string {
   smss topic              create, delete, list and describe topics
   smss pub TOPIC MESSAGE  publish
   smss sub TOPIC          subscribe
+  smss status             role, lag and health of a server
+  smss promote            make a slave the master
+  smss demote MASTER      make a server follow a master
+  smss switchover [TO]    hand a master's role over to a slave
+  smss reseed             copy a slave's master anew
   smss verify DATA_DIR    check a data directory, without changing anything
   smss dump DATA_DIR      print the records of a data directory
   smss bench              measure a server

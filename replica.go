@@ -65,6 +65,7 @@ func (s *server) feeds() func() *reactor.Replication {
 		MaxReplicas: c.Replication.MaxSlaves, SendTimeout: time.Duration(c.Replication.SendTimeoutMs) * time.Millisecond,
 		Refuses: func(remote net.Addr) string { return s.node.Refuses(remote) },
 		Greet:   func(r *engine.Read) { s.node.Greet(r) },
+		Current: func(l *engine.Link) bool { return s.node.Current(l) },
 		Connected: func(r *engine.Replica) {
 			s.log.Info().Str("slave", r.Remote).Str("node", r.Node).Bool("reports", r.Extended).Int64("after", r.Sent()).Msg("a slave copies this server")
 		},
@@ -73,7 +74,7 @@ func (s *server) feeds() func() *reactor.Replication {
 		},
 	}
 	return func() *reactor.Replication {
-		if s.node.Role() == engine.Slave && !c.Replication.Chain {
+		if s.node.Role() == engine.Slave && !c.Replication.Chain && !s.node.Feeds() {
 			return nil
 		}
 		return feed

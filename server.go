@@ -13,6 +13,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"smss/admin"
 	"smss/codec"
 	"smss/conf"
 	"smss/engine"
@@ -66,10 +67,15 @@ func (s *server) run() error {
 	}
 	e.Start()
 	err = s.node.Start()
+	var adm *admin.Server
+	if err == nil {
+		adm, err = s.startAdmin(e)
+	}
 	if err == nil {
 		err = r.Start(ln, e, engine.WallClock{}, newLibraryLog(s.log, "gnet", s.repeat))
 	}
 	if err != nil {
+		adm.Stop()
 		s.node.Stop()
 		next, broken := e.Stop()
 		return errors.Join(err, ln.Close(), store.Close(next, broken))
@@ -78,11 +84,11 @@ func (s *server) run() error {
 	s.log.Info().Str("address", ln.Addr().String()).Int("topics", len(state.Topics)).
 		Int64("nextEventId", state.NextEventID).Int64("replayed", state.Replayed).
 		Int("maxConnections", res.connections).Msg("smss is ready")
-	return s.serveUntil(stop, store, e, r)
+	return s.serveUntil(stop, store, e, r, adm)
 }
 
 // serveUntil waits for a reason to stop, and stops.
-func (s *server) serveUntil(stop <-chan os.Signal, store *storage.Store, e *engine.Engine, r *reactor.Reactor) error {
+func (s *server) serveUntil(stop <-chan os.Signal, store *storage.Store, e *engine.Engine, r *reactor.Reactor, adm *admin.Server) error {
 	var cause error
 	for waiting := true; waiting; {
 		select {
@@ -95,8 +101,12 @@ func (s *server) serveUntil(stop <-chan os.Signal, store *storage.Store, e *engi
 			}
 		}
 	}
-	// The reactor and the follower first, so that nothing new comes; then the
-	// engine writes what is left; then the store syncs and closes.
+	// The listeners and the follower first, so that nothing new comes; then the
+	// engine writes what is left; then the store syncs and closes. A change of the
+	// role that is under way is told to end, because it waits for slaves that the
+	// reactor will have dropped.
+	s.node.Interrupt()
+	adm.Stop()
 	err := r.Stop(stopWait)
 	s.node.Stop()
 	next, broken := e.Stop()

@@ -20,6 +20,9 @@ const (
 	defaultPort    = "12301"
 	defaultTimeout = 5 * time.Second
 
+	defaultAdminAddr = "127.0.0.1:12302"
+	defaultAdminPort = "12302"
+
 	exitDone   = 0
 	exitFailed = 1
 	exitUsage  = 2
@@ -37,6 +40,10 @@ type command struct {
 	define func(*flag.FlagSet) runFunc
 	// offline commands read a data directory and take no address.
 	offline bool
+	// admin commands talk to the admin listener.
+	admin bool
+	// patience is the default of -timeout, 0 = defaultTimeout.
+	patience time.Duration
 	// interruptible commands end by themselves at Ctrl-C and SIGTERM.
 	interruptible bool
 }
@@ -55,11 +62,14 @@ type session struct {
 
 // commands lists what there is, in the order of the overview.
 func commands() []*command {
-	return []*command{pingCommand, topicCreateCommand, topicDeleteCommand, topicListCommand, topicInfoCommand, pubCommand, subCommand, verifyCommand, dumpCommand}
+	return []*command{pingCommand, topicCreateCommand, topicDeleteCommand, topicListCommand, topicInfoCommand, pubCommand, subCommand,
+		statusCommand, promoteCommand, demoteCommand, switchoverCommand, reseedCommand, verifyCommand, dumpCommand}
 }
 
 // Names returns the first words that Run understands.
-func Names() []string { return []string{"ping", "topic", "pub", "sub", "verify", "dump", "help"} }
+func Names() []string {
+	return []string{"ping", "topic", "pub", "sub", "status", "promote", "demote", "switchover", "reseed", "verify", "dump", "help"}
+}
 
 // Run runs one command line, without the program's name, and returns the exit
 // code. env looks up environment variables. It may be called from any
@@ -130,7 +140,11 @@ func (s *session) start(c *command, args []string, env func(string) string) erro
 	if s.timeout <= 0 {
 		return usagef("-timeout %v: it has to be more than 0", s.timeout)
 	}
-	if s.addr, err = withPort(s.addr); err != nil {
+	option, port := "-addr", defaultPort
+	if c.admin {
+		option, port = "-admin", defaultAdminPort
+	}
+	if s.addr, err = withPort(option, s.addr, port); err != nil {
 		return err
 	}
 	if c.interruptible {
@@ -151,12 +165,25 @@ func (s *session) flags(c *command, env func(string) string) (*flag.FlagSet, run
 		s.addr, s.timeout = defaultAddr, defaultTimeout // not used
 		return flags, c.define(flags)
 	}
+	patience := defaultTimeout
+	if c.patience > 0 {
+		patience = c.patience
+	}
+	if c.admin {
+		addr := env("SMSS_ADMIN")
+		if addr == "" {
+			addr = defaultAdminAddr
+		}
+		flags.StringVar(&s.addr, "admin", addr, "`HOST:PORT` of the server's admin listener, before SMSS_ADMIN")
+		flags.DurationVar(&s.timeout, "timeout", patience, "`TIME` to wait for the answer")
+		return flags, c.define(flags)
+	}
 	addr := env("SMSS_ADDR")
 	if addr == "" {
 		addr = defaultAddr
 	}
 	flags.StringVar(&s.addr, "addr", addr, "`HOST:PORT` of the server, before SMSS_ADDR")
-	flags.DurationVar(&s.timeout, "timeout", defaultTimeout, "`TIME` to wait for connecting, and for each reply")
+	flags.DurationVar(&s.timeout, "timeout", patience, "`TIME` to wait for connecting, and for each reply")
 	return flags, c.define(flags)
 }
 
@@ -181,8 +208,8 @@ func parse(flags *flag.FlagSet, args []string) (positional []string, err error) 
 	}
 }
 
-// withPort adds the default port to an address without one.
-func withPort(addr string) (string, error) {
+// withPort adds a port to the address of an option if it has none.
+func withPort(option, addr, defaultPort string) (string, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		host = addr
@@ -190,7 +217,7 @@ func withPort(addr string) (string, error) {
 			host = host[1 : len(host)-1]
 		}
 		if _, err := netip.ParseAddr(host); err != nil && (host == "" || strings.ContainsAny(host, "[]:")) {
-			return "", usagef("-addr %q is not HOST:PORT", addr)
+			return "", usagef("%s %q is not HOST:PORT", option, addr)
 		}
 	}
 	if port == "" {

@@ -211,12 +211,12 @@ func TestAddresses(t *testing.T) {
 		"127.0.0.1:12301": "127.0.0.1:12301", "broker": "broker:12301", "broker:1": "broker:1", ":5": ":5",
 		"broker:": "broker:12301", "::1": "[::1]:12301", "[::1]": "[::1]:12301", "[::1]:7": "[::1]:7",
 	} {
-		if got, err := withPort(in); err != nil || got != want {
+		if got, err := withPort("-addr", in, defaultPort); err != nil || got != want {
 			t.Errorf("%q: %q, error %v", in, got, err)
 		}
 	}
 	for _, in := range []string{"", "[]", "a:b:c]", "a:b:c", "[broker", "[a]b:1"} {
-		if got, err := withPort(in); err == nil {
+		if got, err := withPort("-addr", in, defaultPort); err == nil {
 			t.Errorf("%q: %q", in, got)
 		}
 	}

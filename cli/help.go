@@ -52,7 +52,7 @@ func writeOverview(w io.Writer) {
 	}
 	fmt.Fprintf(table, "  help SUBCOMMAND\t%s\n", "flags and examples of one of them")
 	_ = table.Flush()
-	fmt.Fprintf(w, "\nThose that talk to a server take -addr HOST:PORT (default SMSS_ADDR or %s) and -timeout TIME.\nsmss without a subcommand starts the server.\n", defaultAddr)
+	fmt.Fprintf(w, "\nThose that talk to a server take -addr HOST:PORT (default SMSS_ADDR or %s) and -timeout TIME,\nthose about its role -admin HOST:PORT (default SMSS_ADMIN or %s).\nsmss without a subcommand starts the server.\n", defaultAddr, defaultAdminAddr)
 }
 
 func (c *command) writeHelp(w io.Writer) {

@@ -67,6 +67,11 @@ type Config struct {
 		RetryMaxMs    int    // ms
 	}
 
+	Admin struct {
+		Host string // address to bind; "" = all interfaces
+		Port int    // 0 = off
+	}
+
 	Background struct {
 		DefaultScanSecond int // seconds
 		FirstExecSecond   int // seconds
@@ -136,6 +141,9 @@ func (c *Config) File() string { return c.file }
 // Warnings are remarks on a configuration that is valid but probably not what
 // was meant, one line each; to be logged once at start.
 func (c *Config) Warnings() []string { return append([]string(nil), c.warnings...) }
+
+// Given reports whether somebody has set a key, instead of its default.
+func (c *Config) Given(key string) bool { return c.given(key) }
 
 func (c *Config) given(key string) bool {
 	_, ok := c.origins[key]

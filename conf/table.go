@@ -7,7 +7,7 @@ import "math"
 func table() []entry {
 	var all []entry
 	for _, part := range [][]entry{
-		serverTable(), logTable(), storeTable(), workerTable(), timeTable(), replicationTable(), sizeLimitTable(), loadLimitTable(),
+		serverTable(), logTable(), storeTable(), workerTable(), timeTable(), replicationTable(), adminTable(), sizeLimitTable(), loadLimitTable(),
 	} {
 		all = append(all, part...)
 	}

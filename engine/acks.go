@@ -99,10 +99,15 @@ func (w *writer) tooLate(b *written) {
 		return
 	}
 	if !w.acks.lapsed {
-		w.acks.lapsed = true
+		w.lapse(true)
 		w.aim(w.e.mono())
 		w.e.events.Note("slaves did not confirm in time (replication.ackTimeoutMs): replies do not wait for them until they have caught up", nil)
 	}
+}
+
+func (w *writer) lapse(is bool) {
+	w.acks.lapsed = is
+	w.e.counters.ackLapsed.Store(is)
 }
 
 // aim sets what slaves must hold, and by when, for replies to wait for them
@@ -122,7 +127,7 @@ func (w *writer) catchUp(held int64, now time.Time) {
 	if held < a.goal {
 		return
 	}
-	a.lapsed = false
+	w.lapse(false)
 	w.e.events.Note("slaves confirm in time again: replies wait for them", nil)
 }
 

@@ -122,6 +122,7 @@ type counters struct {
 	published, delayed, fired, replicated, refused atomic.Int64
 	batches, failedBatches                         atomic.Int64
 	ackWaits, ackTimeouts                          atomic.Int64
+	ackLapsed                                      atomic.Bool
 }
 
 // Stats is a snapshot of the engine's counters.
@@ -130,6 +131,7 @@ type Stats struct {
 	Batches, FailedBatches                         int64
 	AckWaits, AckTimeouts                          int64 // batches that waited for slaves, and in vain
 	InflightBytes                                  int64
+	AckLapsed                                      bool // replies do not wait for slaves now, although they should
 	LowDisk, Broken                                bool
 }
 
@@ -138,7 +140,8 @@ func (e *Engine) Stats() Stats {
 	c := &e.counters
 	return Stats{
 		c.published.Load(), c.delayed.Load(), c.fired.Load(), c.replicated.Load(), c.refused.Load(),
-		c.batches.Load(), c.failedBatches.Load(), c.ackWaits.Load(), c.ackTimeouts.Load(), e.inflight.Load(), e.lowDisk.Load(), e.broken.Load(),
+		c.batches.Load(), c.failedBatches.Load(), c.ackWaits.Load(), c.ackTimeouts.Load(), e.inflight.Load(),
+		c.ackLapsed.Load(), e.lowDisk.Load(), e.broken.Load(),
 	}
 }
 

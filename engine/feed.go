@@ -25,10 +25,13 @@ type Replica struct {
 	acked atomic.Int64  // last event id that it has applied durably
 	at    atomic.Uint64 // Pos, packed, for others than the loop
 
-	order    Note         // to its loop: see TakeOver
-	ordered  atomic.Bool  // the order is in the mailbox, or was
-	takeOver atomic.Int64 // the event id that goes with it
-	promoted atomic.Bool  // it has answered that it is the master now
+	order     Note         // to its loop: see Orders
+	posted    atomic.Bool  // the note is in the loop's mailbox
+	ordered   atomic.Bool  // it is to take over
+	takeOver  atomic.Int64 // the event id that goes with it
+	dismissed atomic.Bool  // its connection is to end
+	told      atomic.Bool  // the order to take over has been handed to the socket; loop
+	promoted  atomic.Bool  // it has answered that it is the master now
 }
 
 // ReplicasMax is how many slaves a server feeds at once at most.
@@ -104,16 +107,40 @@ func (r *Replica) Sent() int64    { return r.sent.Load() }
 func (r *Replica) AckedID() int64 { return r.acked.Load() }
 
 // TakeOver tells the slave to become the master, after eventID, which it has
-// acknowledged. Any goroutine, once for a replica.
+// acknowledged. Any goroutine.
 func (r *Replica) TakeOver(eventID int64) {
 	r.takeOver.Store(eventID)
-	if !r.ordered.Swap(true) {
+	r.ordered.Store(true)
+	r.post()
+}
+
+// Dismiss ends the slave's connection: it may come back, and is judged anew.
+// Nothing that is written after the call reaches it, because both news of it and
+// this come by the loop's mailbox. Any goroutine.
+func (r *Replica) Dismiss() {
+	r.dismissed.Store(true)
+	r.post()
+}
+
+func (r *Replica) post() {
+	if !r.posted.Swap(true) {
 		r.Mailbox.Post(&r.order)
 	}
 }
 
-// Order returns the event id that TakeOver was called with, for the loop.
-func (r *Replica) Order() int64 { return r.takeOver.Load() }
+// Orders returns what there is to do: end the connection, or tell the slave to
+// take over behind eventID, once. Loop only.
+func (r *Replica) Orders() (eventID int64, takeOver, dismissed bool) {
+	r.posted.Store(false) // before the looks: what comes behind them posts again
+	if takeOver = r.ordered.Swap(false); takeOver {
+		r.told.Store(true)
+	}
+	return r.takeOver.Load(), takeOver, r.dismissed.Load()
+}
+
+// Told reports whether the slave may know that it is to take over. It is firm
+// once the slave is not among Replicas any more. Any goroutine.
+func (r *Replica) Told() bool { return r.told.Load() }
 
 // Promoted notes that the slave has taken over; loop.
 func (r *Replica) Promoted() { r.promoted.Store(true) }

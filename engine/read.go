@@ -57,6 +57,7 @@ type Link struct {
 	Hello    []byte // what it says of itself, or which part of a copy it asks for
 	// What Read.Render makes of it:
 	Answer []byte // the frame that goes back
+	Reign  uint64 // number of the state of the history that the slave was judged by
 	Node   string // what the slave calls itself
 	Port   int    // where it takes connections, 0 if it does not say
 }

@@ -67,7 +67,8 @@ func (w *writer) turn(cmd *Command) {
 		return
 	}
 	w.nextID = max(w.nextID, w.lastID+1)
-	w.failedStream, w.acks.lapsed = 0, false
+	w.failedStream = 0
+	w.lapse(false) // of slaves of another reign
 	w.e.role.Store(int32(cmd.Role))
 	if cmd.Role == Master {
 		// What is due is not known: the scheduler slept.

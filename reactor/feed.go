@@ -26,6 +26,9 @@ type Replication struct {
 	// MaxReplicas is how many slaves may be connected at once, and as many
 	// connections may be used for copies.
 	MaxReplicas int
+	// Current reports, once a slave is connected, whether what Greet has judged by
+	// is still so; if not, the slave has to come again. Nil = always.
+	Current func(*engine.Link) bool
 	// SendTimeout is how long a slave may take nothing at all.
 	SendTimeout time.Duration
 	// Connected and Left are told of slaves that come and go.
@@ -72,6 +75,13 @@ func (s *session) sought(r *engine.Read) {
 	f.Pos = r.Pos
 	if !s.loop.r.engine.AddReplica(f, r.EventID, rep.MaxReplicas) {
 		s.fail("too many slaves, see replication.maxSlaves")
+		return
+	}
+	// Behind AddReplica: who changes the history dismisses the slaves that are
+	// connected then, so that either this one is, or this look finds the change.
+	if rep.Current != nil && f.Extended && !rep.Current(r.Link) {
+		s.loop.r.engine.RemoveReplica(f)
+		s.close()
 		return
 	}
 	if rep.Connected != nil {
@@ -153,12 +163,18 @@ func (s *session) reports(b []byte) int {
 	return codec.ReportSize
 }
 
-// ordered sends the order to take over.
+// ordered does with a slave what the replication has decided.
 func (s *session) ordered(f *engine.Replica) {
 	if s.closed || s.feed != f {
 		return
 	}
-	s.out = codec.AppendTakeOver(s.out, f.Order())
+	eventID, takeOver, dismissed := f.Orders()
+	switch {
+	case dismissed:
+		s.close()
+	case takeOver:
+		s.out = codec.AppendTakeOver(s.out, eventID)
+	}
 }
 
 // heartbeat returns what tells the peer that nothing is new.

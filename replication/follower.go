@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"smss/codec"
@@ -274,9 +275,10 @@ func (f *Follower) greet(text []byte) error {
 func (f *Follower) begin(g *codec.Greeting) error {
 	f.greeted = true
 	h := f.n.History()
-	h.Slave = true
+	before, last := h, f.n.position()
+	// A promotion that was cut short may have announced an epoch.
+	h.Slave, h.Epochs = true, reigned(h.Epochs, last)
 	if g != nil {
-		last := f.n.position()
 		if err := compare(g.Epochs, h.Epochs, g.LastEventID, last); err != nil {
 			return &RefusedError{err.Error()}
 		}
@@ -285,8 +287,11 @@ func (f *Follower) begin(g *codec.Greeting) error {
 		}
 		h.Epochs = g.Epochs
 	}
-	if err := f.n.saveHistory(h); err != nil {
-		return err
+	if h.Slave != before.Slave || !slices.Equal(h.Epochs, before.Epochs) {
+		if err := f.n.saveHistory(h); err != nil {
+			return err
+		}
+		f.n.newReign() // this server's own slaves
 	}
 	f.n.linkIs(f.address, LinkStreaming, nil)
 	return nil
@@ -409,6 +414,30 @@ func (f *Follower) takeOver(last int64) error {
 	if err := f.link.send(codec.AppendReport(nil, last, true)); err != nil {
 		f.n.cfg.Events.note("the old master could not be told that this server has taken over", err)
 	}
+	f.linger()
 	f.cancel()
 	return f.ctx.Err()
+}
+
+// lingerWait is how long the old master may take to end the connection.
+const lingerWait = 5 * time.Second
+
+// linger lets the old master end the connection: closed from here, with
+// heartbeats unread, it would be reset, and the report thrown away on arrival.
+func (f *Follower) linger() {
+	late := time.NewTimer(lingerWait)
+	defer late.Stop()
+	for {
+		select {
+		case s, ok := <-f.link.full:
+			if !ok {
+				return
+			}
+			f.link.give(s)
+		case <-late.C:
+			return
+		case <-f.ctx.Done():
+			return
+		}
+	}
 }

@@ -35,6 +35,7 @@ func (n *Node) Greet(r *engine.Read) {
 		r.Err = refusal(fmt.Errorf("the slave's greeting cannot be read: %w", err))
 		return
 	}
+	r.Link.Reign = n.reigns.Load() // before the history: see newReign
 	h := n.History()
 	last := n.position()
 	if g.Node == h.Node {
@@ -59,6 +60,26 @@ func (n *Node) Greet(r *engine.Read) {
 	r.Link.Node, r.Link.Port = g.Node, g.Port
 	if r.Link.Answer, err = codec.AppendGreeting(nil, &answer); err != nil {
 		r.Err = refusal(err)
+	}
+}
+
+// Current reports whether a slave was judged by the history as it is; see
+// reactor.Replication. Event loops.
+func (n *Node) Current(l *engine.Link) bool { return l.Reign == n.reigns.Load() }
+
+// Feeds reports whether slaves are taken although this server is one, because it
+// is a master that is about to hand over. Event loops.
+func (n *Node) Feeds() bool { return n.handing.Load() }
+
+// newReign drops the slaves: the history is another one than they were judged
+// by, or this server is not a master any more. Those that come back are greeted
+// anew, and learn of the new epoch before they have an event of it: with events
+// of an epoch that they do not know they would look as if they had parted. The
+// number is moved behind the history and before the look at who is connected.
+func (n *Node) newReign() {
+	n.reigns.Add(1)
+	for _, r := range n.cfg.Engine.Replicas() {
+		r.Dismiss()
 	}
 }
 

@@ -88,6 +88,10 @@ type Node struct {
 	streams    atomic.Uint64                   // numbers of streams that were used
 	masterLast atomic.Int64                    // last event of the master, as far as it has said
 	link       atomic.Pointer[linkStatus]
+	reigns     atomic.Uint64 // how often slaves were dropped, see newReign
+	handing    atomic.Bool   // a switchover is under way
+	quit       chan struct{} // closed by Interrupt
+	interrupt  func()        // closes it, once
 
 	mu       sync.Mutex // one change of role at a time
 	follower *Follower  // mu
@@ -106,7 +110,8 @@ func New(cfg Config) *Node {
 	if cfg.Dial == nil {
 		cfg.Dial = dialTCP
 	}
-	n := &Node{cfg: cfg}
+	n := &Node{cfg: cfg, quit: make(chan struct{})}
+	n.interrupt = sync.OnceFunc(func() { close(n.quit) })
 	h := cfg.Store.History()
 	n.history.Store(&h)
 	n.link.Store(&linkStatus{since: time.Now()})
@@ -127,7 +132,8 @@ func (n *Node) Start() error {
 		return nil
 	}
 	if !h.Slave || h.Base < n.cfg.Event && n.position() <= n.cfg.Event {
-		h.Slave = true
+		// A promotion that a crash has cut short had announced an epoch.
+		h.Slave, h.Epochs = true, reigned(h.Epochs, n.position())
 		if n.position() <= n.cfg.Event {
 			h.Base = n.cfg.Event
 		}
@@ -156,8 +162,13 @@ func (n *Node) startFollower(master string) {
 	go n.follower.run()
 }
 
+// Interrupt ends a switchover that is under way, where it stands; nothing but a
+// stop follows it.
+func (n *Node) Interrupt() { n.interrupt() }
+
 // Stop ends following. The engine must still run.
 func (n *Node) Stop() {
+	n.interrupt()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.stopped = true
@@ -209,8 +220,25 @@ func (n *Node) linkIs(master string, state LinkState, err error) {
 	}
 }
 
-// ErrStopped says that the server is stopping.
-var ErrStopped = errors.New("the server is stopping")
+// Errors of changes of the role that were not begun.
+var (
+	ErrStopped = errors.New("the server is stopping")
+	ErrBusy    = errors.New("another change of the role is under way; ask for the status, then try again")
+)
+
+// begin takes the lock for a change of the role, or says why there can be none.
+// It does not wait: what was asked for may not be wanted any more once the other
+// change is done.
+func (n *Node) begin() error {
+	if !n.mu.TryLock() {
+		return ErrBusy
+	}
+	if n.stopped {
+		n.mu.Unlock()
+		return ErrStopped
+	}
+	return nil
+}
 
 // turnWait is how long a change of role may take.
 const turnWait = 30 * time.Second
@@ -243,38 +271,44 @@ func (n *Node) turn(role engine.Role) (last int64, err error) {
 // the last event that it has applied, and takes writes. On a master it does
 // nothing. It returns the last event before its own.
 func (n *Node) Promote() (last int64, err error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.stopped {
-		return 0, ErrStopped
+	if err := n.begin(); err != nil {
+		return 0, err
 	}
+	defer n.mu.Unlock()
 	if n.cfg.Engine.Role() == engine.Master {
 		return n.position(), nil
 	}
+	f := n.follower
 	n.stopFollower()
-	return n.reign()
+	if last, err = n.reign(); err != nil && f != nil && n.cfg.Engine.Role() == engine.Slave {
+		n.startFollower(f.address) // it goes on as it was
+	}
+	return last, err
 }
 
 // reign begins an epoch and takes writes. The epoch is on the disk first:
 // a crash between the two leaves a slave with an epoch announced, which means
-// nothing; the other way round events would belong to no reign.
+// nothing; the other way round events would belong to no reign. Slaves are
+// dropped in between, so that they get no event of an epoch that they do not
+// know.
 func (n *Node) reign() (last int64, err error) {
 	if err := n.saveHistory(reign(n.History(), n.position())); err != nil {
 		return 0, err
 	}
+	n.newReign()
 	return n.turn(engine.Master)
 }
 
-// takeOver is Promote for the follower itself, on the master's order.
+// takeOver is Promote for the follower itself, on the master's order. The
+// follower stays the node's until it ends.
 func (n *Node) takeOver(f *Follower) error {
-	if !n.mu.TryLock() {
-		return errors.New("the role is being changed by somebody else")
+	if err := n.begin(); err != nil {
+		return err
 	}
 	defer n.mu.Unlock()
-	if n.follower != f || n.stopped {
-		return ErrStopped
+	if n.follower != f {
+		return ErrBusy
 	}
-	n.follower = nil // it ends by itself
 	_, err := n.reign()
 	return err
 }
@@ -284,13 +318,12 @@ func (n *Node) takeOver(f *Follower) error {
 // together is found out when they greet.
 func (n *Node) Follow(address string) error {
 	if err := checkAddress(address); err != nil {
+		return &RequestError{err}
+	}
+	if err := n.begin(); err != nil {
 		return err
 	}
-	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.stopped {
-		return ErrStopped
-	}
 	n.stopFollower()
 	if n.cfg.Engine.Role() == engine.Master {
 		// Durable first: a crash in between must not begin another reign as if
@@ -303,10 +336,19 @@ func (n *Node) Follow(address string) error {
 		if _, err := n.turn(engine.Slave); err != nil {
 			return err
 		}
+		n.newReign()
 	}
 	n.startFollower(address)
 	return nil
 }
+
+// RequestError is an error of what was asked for.
+type RequestError struct{ err error }
+
+func (e *RequestError) Error() string { return e.err.Error() }
+
+// Invalid marks the error for package admin.
+func (e *RequestError) Invalid() {}
 
 func checkAddress(address string) error {
 	host, port, err := net.SplitHostPort(address)

@@ -54,6 +54,7 @@ func baseConfig() map[string]any {
 		"timeout.server.alive":           30000,
 		"background.defaultScanSecond":   7200,
 		"background.firstExecSecond":     1,
+		"admin.port":                     0, // servers of tests must not meet
 	}
 }
 
