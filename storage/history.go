@@ -61,10 +61,12 @@ func (s *Store) History() History { return s.history }
 
 // SaveHistory makes h the directory's history, durably. One goroutine at a
 // time; not the writer's and not an event loop's.
-func (s *Store) SaveHistory(h History) error {
+func (s *Store) SaveHistory(h History) error { return writeHistory(s.fsys, s.path, h) }
+
+func writeHistory(fsys FS, dir string, h History) error {
 	b, err := json.MarshalIndent(h, "", "  ")
 	if err != nil {
 		return err
 	}
-	return writeSmallFile(s.fsys, filepath.Join(s.path, historyFile), append(b, '\n'))
+	return writeSmallFile(fsys, filepath.Join(dir, historyFile), append(b, '\n'))
 }

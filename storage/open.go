@@ -84,11 +84,7 @@ func (s *Store) openLocked(made bool) (*State, error) {
 	if err := s.settleDirs(made); err != nil {
 		return nil, err
 	}
-	openMeta := s.opt.OpenMeta
-	if openMeta == nil {
-		openMeta = func(dir string, adopt bool) (Meta, error) { return OpenBadger(dir, adopt, s.opt.BadgerLog) }
-	}
-	if s.meta, err = openMeta(filepath.Join(s.path, metaDir), adopt); err != nil {
+	if s.meta, err = s.opt.openMeta(filepath.Join(s.path, metaDir), adopt); err != nil {
 		return nil, err
 	}
 	r := recovery{s: s, state: &State{NextEventID: 1, Adopted: adopt}, topics: map[string]*recovering{}}

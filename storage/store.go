@@ -27,6 +27,13 @@ type Options struct {
 	OpenMeta func(dir string, adopt bool) (Meta, error)
 }
 
+func (o *Options) openMeta(dir string, adopt bool) (Meta, error) {
+	if o.OpenMeta != nil {
+		return o.OpenMeta(dir, adopt)
+	}
+	return OpenBadger(dir, adopt, o.BadgerLog)
+}
+
 // Events receives notable moments. Each function may be nil; they are called
 // on whatever goroutine meets the moment.
 type Events struct {
