@@ -116,7 +116,11 @@ func serve(args []string) int {
 	}
 	defer closer.Close()
 	s := newServer(cfg, log)
-	if err := s.run(); err != nil {
+	err = s.run()
+	if errors.Is(err, errAgain) {
+		err = startAgain()
+	}
+	if err != nil {
 		log.Error().Err(err).Msg("smss ends")
 		if cfg.Log.Path != "stdout" && cfg.Log.Path != "stderr" {
 			fmt.Fprintln(os.Stderr, "smss:", err)

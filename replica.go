@@ -32,7 +32,14 @@ func (s *server) replicationConfig(store *storage.Store, e *engine.Engine, state
 		Heartbeat: heartbeat, Silence: heartbeatsMissed * heartbeat,
 		RetryFirst: retryFirst, RetryMax: time.Duration(c.Replication.RetryMaxMs) * time.Millisecond,
 		Allow: allow, PowerLost: state.PowerLost,
-		Events: replication.Events{Note: s.note, Link: s.linkChanged},
+		AutoCopy:  c.Replication.AutoCopy,
+		OrderCopy: func(o storage.CopyOrder) error { return s.orderCopy(store, o) },
+		FreeBytes: func() (int64, error) {
+			free, _, err := store.FreeBytes()
+			return free, err
+		},
+		MinFree: c.Store.MinFreeBytes,
+		Events:  replication.Events{Note: s.note, Link: s.linkChanged},
 	}
 	if s.slave() {
 		cfg.Master = net.JoinHostPort(c.Master.Host, strconv.Itoa(c.Master.Port))
@@ -66,6 +73,7 @@ func (s *server) feeds() func() *reactor.Replication {
 		Refuses: func(remote net.Addr) string { return s.node.Refuses(remote) },
 		Greet:   func(r *engine.Read) { s.node.Greet(r) },
 		Current: func(l *engine.Link) bool { return s.node.Current(l) },
+		Copy:    func(r *engine.Read) { s.node.Copy(r) },
 		Connected: func(r *engine.Replica) {
 			s.log.Info().Str("slave", r.Remote).Str("node", r.Node).Bool("reports", r.Extended).Int64("after", r.Sent()).Msg("a slave copies this server")
 		},

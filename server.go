@@ -28,12 +28,13 @@ type server struct {
 	log    zerolog.Logger
 	repeat *repeatLog
 	broken chan error        // writing has stopped for good
+	again  chan struct{}     // a full copy was ordered: stop and start anew
 	node   *replication.Node // set before connections come
 	ready  atomic.Bool
 }
 
 func newServer(cfg *conf.Config, log zerolog.Logger) *server {
-	return &server{cfg: cfg, log: log, repeat: newRepeatLog(time.Now), broken: make(chan error, 1)}
+	return &server{cfg: cfg, log: log, repeat: newRepeatLog(time.Now), broken: make(chan error, 1), again: make(chan struct{}, 1)}
 }
 
 // stopWait is how long a stop waits for what was asked for already.
@@ -49,6 +50,9 @@ func (s *server) run() error {
 
 	s.announce()
 	res := s.raiseLimits()
+	if err := s.makeCopy(s.storageOptions(res)); err != nil {
+		return err
+	}
 	store, state, err := storage.Open(s.storageOptions(res))
 	if err != nil {
 		return err
@@ -95,6 +99,8 @@ func (s *server) serveUntil(stop <-chan os.Signal, store *storage.Store, e *engi
 		case sig := <-stop:
 			s.log.Info().Stringer("signal", sig).Msg("stopping")
 			waiting = false
+		case <-s.again:
+			cause, waiting = errAgain, false
 		case err := <-s.broken:
 			if s.cfg.Store.ExitOnSyncError {
 				cause, waiting = err, false
@@ -110,7 +116,13 @@ func (s *server) serveUntil(stop <-chan os.Signal, store *storage.Store, e *engi
 	err := r.Stop(stopWait)
 	s.node.Stop()
 	next, broken := e.Stop()
-	err = errors.Join(cause, err, store.Close(next, broken))
+	err = errors.Join(err, store.Close(next, broken))
+	if cause == errAgain && err != nil {
+		s.log.Warn().Err(err).Msg("the stop was not in order; what the directory holds is replaced all the same")
+	}
+	if cause != nil {
+		return errors.Join(cause, err)
+	}
 	if err == nil {
 		st := e.Stats()
 		s.log.Info().Int64("nextEventId", next).Int64("published", st.Published).Int64("batches", st.Batches).

@@ -64,6 +64,7 @@ type Config struct {
 		MinAcks       int    // slaves; 0 = a reply waits for none
 		AckTimeoutMs  int    // ms
 		OnAckTimeout  string // "reply" or "refuse"
+		AutoCopy      bool   // a slave that lacks events is copied anew
 		RetryMaxMs    int    // ms
 	}
 

@@ -3,6 +3,8 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -203,8 +205,15 @@ func (e *Engine) explainFeed(err error) error {
 // the first event id still kept. The slave needs a full copy.
 type GoneError struct{ Oldest int64 }
 
-func (e *GoneError) Error() string {
-	return fmt.Sprintf("can't find event id: removed by retention, the oldest event kept is %d", e.Oldest)
+func (e *GoneError) Error() string { return textGone + strconv.FormatInt(e.Oldest, 10) }
+
+const textGone = "can't find event id: removed by retention, the oldest event kept is "
+
+// ParseGone reads the error from its text, as a slave gets it.
+func ParseGone(text string) (*GoneError, bool) {
+	digits, ok := strings.CutPrefix(text, textGone)
+	oldest, err := strconv.ParseInt(digits, 10, 64)
+	return &GoneError{oldest}, ok && err == nil
 }
 
 // OldestEvent returns the first event id that the binlog holds, 0 for none, and

@@ -73,6 +73,7 @@ func (f *Follower) run() {
 		state := LinkWaiting
 		if final(err) {
 			state, pause = LinkRefused, f.n.cfg.RetryMax // it needs somebody to do something
+			state, err = f.copyInstead(state, err)
 		}
 		f.n.linkIs(f.address, state, err)
 		f.sleep(pause/2 + rand.N(pause)) // so that slaves do not come all at once
@@ -235,7 +236,7 @@ func (f *Follower) receive() error {
 func (f *Follower) frame(fr *frame, body []byte) error {
 	switch fr.code {
 	case codec.CodeError:
-		return &RefusedError{string(body)}
+		return f.refused(string(body))
 	case codec.CodeGreeting:
 		return f.greet(body)
 	}

@@ -44,6 +44,15 @@ type Config struct {
 	// PowerLost says that events may be missing that others have seen: a master
 	// then begins a new epoch.
 	PowerLost bool
+	// AutoCopy says that a slave whose master does not have the next events any
+	// more orders a full copy by itself, where its own are the beginning of the
+	// master's. OrderCopy is called for that: it makes the order durable and
+	// starts the server anew. FreeBytes returns what may still be written, and
+	// MinFree what has to stay free.
+	AutoCopy  bool
+	OrderCopy func(storage.CopyOrder) error
+	FreeBytes func() (int64, error)
+	MinFree   int64
 	// Dial connects to a master; nil = TCP.
 	Dial   func(ctx context.Context, address string) (net.Conn, error)
 	Events Events
@@ -73,11 +82,12 @@ const (
 	LinkStreaming
 	LinkWaiting // before it tries again
 	LinkRefused // likewise, but somebody has to do something
+	LinkCopying // a full copy is being made, or about to be
 )
 
 // String returns the state's name, for status and logs.
 func (s LinkState) String() string {
-	return [...]string{"off", "connecting", "streaming", "waiting", "refused"}[s]
+	return [...]string{"off", "connecting", "streaming", "waiting", "refused", "copying"}[s]
 }
 
 // Node is this server in the eyes of others: whose history it holds, what it

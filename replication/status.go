@@ -28,6 +28,9 @@ type LinkInfo struct {
 	// LagMs is how far the last applied event lies behind the clock while there
 	// is something to catch up with, else 0.
 	LagMs int64 `json:"lagMs"`
+	// CopiedBytes of CopyBytes have been copied, while the state is copying.
+	CopiedBytes int64 `json:"copiedBytes,omitempty"`
+	CopyBytes   int64 `json:"copyBytes,omitempty"`
 }
 
 // SlaveRow is a master's view of one slave.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -216,4 +217,13 @@ func makeDir(fsys FS, dir string) (made bool, err error) {
 		return false, err
 	}
 	return true, fsys.MkdirAll(dir)
+}
+
+// makeSynced is makeDir with the name durable in its parent.
+func makeSynced(fsys FS, dir string) error {
+	made, err := makeDir(fsys, dir)
+	if err != nil || !made {
+		return err
+	}
+	return syncDir(fsys, filepath.Dir(dir))
 }

@@ -105,7 +105,7 @@ func (s *Staging) syncDirs(topics []CopiedTopic) error {
 		dirs[filepath.Join(s.dir, name)] = struct{}{}
 	}
 	for dir := range dirs {
-		if err := s.fsys.SyncDir(dir); err != nil {
+		if err := syncDir(s.fsys, dir); err != nil {
 			return err
 		}
 	}
@@ -143,7 +143,7 @@ func (s *Staging) Install() error {
 	if err := removeIfExists(s.fsys, filepath.Join(s.path, orderFile)); err != nil {
 		return err
 	}
-	if err := s.fsys.SyncDir(s.path); err != nil {
+	if err := syncDir(s.fsys, s.path); err != nil {
 		return err
 	}
 	if err := s.clearOlds(); err != nil {
@@ -166,7 +166,7 @@ func (s *Staging) replace(name, old string) error {
 		return nil
 	}
 	if have {
-		if err := makeDir(s.fsys, old); err != nil {
+		if err := makeSynced(s.fsys, old); err != nil {
 			return err
 		}
 		moved, err := exists(s.fsys, aside)
@@ -177,10 +177,10 @@ func (s *Staging) replace(name, old string) error {
 			// One side of a rename without the other.
 			err = s.fsys.RemoveAll(to)
 		} else if err = s.fsys.Rename(to, aside); err == nil {
-			err = s.fsys.SyncDir(old)
+			err = syncDir(s.fsys, old)
 		}
 		if err == nil {
-			err = s.fsys.SyncDir(s.path)
+			err = syncDir(s.fsys, s.path)
 		}
 		if err != nil {
 			return err
@@ -189,10 +189,10 @@ func (s *Staging) replace(name, old string) error {
 	if err := s.fsys.Rename(from, to); err != nil {
 		return err
 	}
-	if err := s.fsys.SyncDir(s.path); err != nil {
+	if err := syncDir(s.fsys, s.path); err != nil {
 		return err
 	}
-	return s.fsys.SyncDir(s.dir)
+	return syncDir(s.fsys, s.dir)
 }
 
 // clearOlds removes what copies have put aside, but for what this one has, if

@@ -204,7 +204,7 @@ func (s *Staging) Reset() error {
 	if err := errors.Join(s.closeFile(), s.fsys.RemoveAll(s.dir)); err != nil {
 		return err
 	}
-	return s.fsys.SyncDir(s.path)
+	return syncDir(s.fsys, s.path)
 }
 
 // Begin begins a copy, in place of what there is.
@@ -212,7 +212,7 @@ func (s *Staging) Begin(state CopyState) error {
 	if err := s.Reset(); err != nil {
 		return err
 	}
-	if err := makeDir(s.fsys, s.dir); err != nil {
+	if err := makeSynced(s.fsys, s.dir); err != nil {
 		return err
 	}
 	state.FolderCount = s.count
@@ -337,7 +337,7 @@ func (s *Staging) Sync(topic string) error {
 			return err
 		}
 	}
-	return s.fsys.SyncDir(dir)
+	return syncDir(s.fsys, dir)
 }
 
 // FreeBytes returns what may still be written to the directory.
@@ -367,7 +367,7 @@ func (s *Staging) MakeRoom() (bool, error) {
 			return some, err
 		}
 	}
-	return some, s.fsys.SyncDir(s.path)
+	return some, syncDir(s.fsys, s.path)
 }
 
 // olds returns the names of what copies have put aside.
