@@ -77,6 +77,12 @@ func modes() []mode {
   smss bench interference                            alone, beside 8 MB messages, while a topic of 1 GB is deleted
   smss bench interference -by none,large -rate 5000
 `},
+		{"replica", "a slave: its cost to a master under load, its lag, and how fast a new one catches up", (*settings).replicaFlags, runReplica, `
+  smss bench replica                                 replies that wait for no slave and for one, alternately, and the ratios
+  smss bench replica -min-acks 0 -gigabytes 10       one case; a new slave copies 10 GB
+  smss bench replica -pipeline 16 -duration 30s -rounds 1 -html lag.html
+  smss bench replica -min-acks 0 -against old=./smss-old
+`},
 	}
 }
 

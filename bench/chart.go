@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -176,12 +177,15 @@ func (c *chart) drawLines(b *strings.Builder, xs, ys scale) []string {
 	return groups
 }
 
-// courseCharts are the plots of one case over time: throughput and memory.
+// courseCharts are the plots of one case over time: throughput, memory, and
+// the lag of a slave where one had any.
 func courseCharts(name string, results []Result) []chart {
 	rate := chart{title: name, yLabel: "done per second", yFormat: short}
 	memory := chart{title: name, yLabel: "server memory", yFormat: size, yUnit: mebibyte}
+	lag := chart{title: name, yLabel: "slave's lag", yFormat: size, yUnit: 1 << 10}
 	for _, r := range results {
-		var rates, resident []point
+		var rates, resident, behind []point
+		lags := slices.ContainsFunc(r.Series, func(s Sample) bool { return s.Lag > 0 })
 		for i, s := range r.Series {
 			if i > 0 && s.Seconds > r.Series[i-1].Seconds {
 				before := r.Series[i-1]
@@ -190,11 +194,15 @@ func courseCharts(name string, results []Result) []chart {
 			if s.Resident > 0 {
 				resident = append(resident, point{s.Seconds, float64(s.Resident)})
 			}
+			if lags {
+				behind = append(behind, point{s.Seconds, float64(s.Lag)})
+			}
 		}
 		rate.lines = append(rate.lines, line{r.Server, rates})
 		memory.lines = append(memory.lines, line{r.Server, resident})
+		lag.lines = append(lag.lines, line{r.Server, behind})
 	}
-	return []chart{rate, memory}
+	return []chart{rate, memory, lag}
 }
 
 // latencyCharts are the plots of one case's distributions. Their x axis grows

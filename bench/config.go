@@ -17,7 +17,7 @@ func serverConfig(s *settings, data string, port int) ([]byte, error) {
 		"store.path=" + data,
 		"store.flushLevel=" + strconv.Itoa(s.Flush),
 	}
-	return configOf(append(all, s.Set...))
+	return configOf(slices.Concat(all, s.ackConfig(), s.Set))
 }
 
 // existingKeys are what the existing server needs to be told, since a key that
@@ -41,7 +41,7 @@ func foreignConfig(s *settings, data string, port int) ([]byte, error) {
 		"store.path=" + data,
 		"store.flushLevel=" + strconv.Itoa(s.Flush),
 	}
-	return configOf(slices.Concat(existingKeys, own, s.Set))
+	return configOf(slices.Concat(existingKeys, own, s.ackConfig(), s.Set))
 }
 
 func configOf(all []string) ([]byte, error) {

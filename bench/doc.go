@@ -24,7 +24,8 @@
 // round, alternately, each time in a new process on an empty directory. The
 // yardstick is the bare server (bare.go), an event loop of the same library
 // that reads the same frames, stores nothing and answers; or any other binary
-// (-against); or the same server at another flush level.
+// (-against); or the same server at another flush level, or with replies that
+// wait for a slave.
 //
 // A mode is one file: it names its cases and fills results, which are all of
 // one form (report.go): figures by the key of their quantity (quantity.go),

@@ -317,6 +317,7 @@ var limits = map[string]string{
 	"seek":         "a search in the index, one read of the topic and one push.",
 	"topics":       "the catalog's entries, and at the start the reading of each topic's end.",
 	"interference": "the writer's batch that holds the large message, and the time the disk takes for it.",
+	"replica":      "the slave writes all that the master writes once more, on the same cores and the same disk; elsewhere it has its own. A reply that waits for a slave takes a way there and back and the slave's batch longer: at few requests in flight that is what limits. A new slave is limited by its own writer, and by the disk once the master's binlog is larger than the system's cache.",
 }
 
 // limitOf adds what the run itself shows: how much of the cores was used.
@@ -330,17 +331,27 @@ func limitOf(r *Report) string {
 		if !ok || !ok2 {
 			continue
 		}
+		slave, followed := s.Figures[keySlaveCores]
 		state := "neither is at its limit: time goes into waiting"
+		if followed {
+			state = "none is at its limit: time goes into waiting"
+		}
 		switch {
-		case server.Median+own.Median >= 0.9*cores:
+		case server.Median+own.Median+slave.Median >= 0.9*cores:
 			state = "the cores are full"
 		case own.Median >= 0.9:
 			state = "the generator may be the limit"
 		case server.Median >= 0.9:
 			state = "the server keeps about one core busy"
+		case slave.Median >= 0.9:
+			state = "the slave keeps about one core busy"
 		}
-		used = append(used, fmt.Sprintf("\n* %s, %s: server %s cores, generator %s of %g; %s",
-			s.Case, shownServer(r, s.Server), decimal(server.Median), decimal(own.Median), cores, state))
+		beside := ""
+		if followed {
+			beside = fmt.Sprintf("slave %s, ", decimal(slave.Median))
+		}
+		used = append(used, fmt.Sprintf("\n* %s, %s: server %s cores, %sgenerator %s of %g; %s",
+			s.Case, shownServer(r, s.Server), decimal(server.Median), beside, decimal(own.Median), cores, state))
 	}
 	if len(used) > 0 {
 		text += "\n" + strings.Join(used, "")

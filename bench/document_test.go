@@ -45,7 +45,7 @@ func reportForTest(factor float64) *Report {
 				Figures: Figures{keyRequestRate: rate * part, keyServerCPU: 10 / part, keyServerCores: 0.5, keyOwnCores: 0.6, "latencyP99Micros": 12_000,
 					keyResidentPeak: 30 << 20, "fromTheFuture": 7},
 				Latencies: []Distribution{{"publish", []Quantile{{0, 10}, {50, 100}, {99, 12_000}, {100, 40_000}}}},
-				Series:    []Sample{{0, 0, 20 << 20}, {0.5, 400, 25 << 20}, {1, 1000, 30 << 20}}})
+				Series:    []Sample{{0, 0, 20 << 20, 0}, {0.5, 400, 25 << 20, 0}, {1, 1000, 30 << 20, 0}}})
 		}
 	}
 	r.seal()

@@ -166,6 +166,21 @@ func (s *settings) interferenceFlags(fs *flag.FlagSet, env func(string) string) 
 	fs.StringVar(&s.Topic, "topic", "bench-interference", "prefix of the topics' `NAME`s")
 }
 
+func (s *settings) replicaFlags(fs *flag.FlagSet, env func(string) string) {
+	s.serverFlags(fs, env)
+	s.MinAcks, s.Topics = []int{0, 1}, 1
+	fs.Var((*listFlag)(&s.MinAcks), "min-acks", "replication.minAcks of the master, 0 or 1, or a `LIST` to alternate between; ratios are to the first, with which alone a new slave is measured")
+	fs.IntVar(&s.Threads, "threads", 256, "connections that publish to the master")
+	fs.TextVar(&s.Duration, "duration", duration(5*time.Second), "publish for this `TIME`")
+	fs.TextVar(&s.Warmup, "warmup", duration(500*time.Millisecond), "publish unmeasured for this `TIME` first")
+	fs.IntVar(&s.Size, "size", 200, "bytes of a message's body")
+	fs.Var((*listFlag)(&s.Pipelines), "pipeline", "requests in flight per connection, `K` (default 1)")
+	fs.IntVar(&s.Batch, "batch", 1, "messages per request")
+	fs.Float64Var(&s.Gigabytes, "gigabytes", 1, "10^9 bytes that a new slave copies at least, what the load has left among them, timed from its exec; the disk needs four times as many, for binlog and topic on both servers")
+	fs.StringVar(&s.Topic, "topic", "bench-replica", "topic `NAME`")
+	fs.IntVar(&s.Loops, "loops", loopCount(), "event loops of the generator")
+}
+
 func (s *settings) bareFlags(fs *flag.FlagSet, _ func(string) string) {
 	fs.StringVar(&s.host, "host", "127.0.0.1", "`ADDRESS` to listen on")
 	fs.IntVar(&s.port, "port", 12301, "port to listen on")

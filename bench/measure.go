@@ -18,6 +18,7 @@ type window struct {
 	peak    memory
 	end     memory
 	series  []Sample
+	slave   slaveWindow
 }
 
 // observe runs do and watches server and generator meanwhile. done is how far
@@ -32,10 +33,16 @@ func observe(ctx context.Context, srv *server, p *progress, done func() int64, d
 	if err != nil {
 		return nil, err
 	}
+	if err := w.beginSlave(); err != nil {
+		return nil, err
+	}
 	stop := watch.start()
 	ownStart, began := ownCPU(), time.Now()
 	err = do(runCtx)
 	w.elapsed, w.own = time.Since(began), ownCPU().since(ownStart)
+	if err == nil {
+		err = w.settleSlave(runCtx)
+	}
 	stop()
 	if err != nil {
 		return nil, err
@@ -53,7 +60,7 @@ func observe(ctx context.Context, srv *server, p *progress, done func() int64, d
 	}
 	w.peak.resident = max(w.peak.resident, w.end.resident)
 	w.peak.peak = max(w.peak.peak, w.end.peak)
-	return w, nil
+	return w, w.endSlave()
 }
 
 // describe puts CPU and memory into a result. CPU is told per request or per
@@ -66,11 +73,23 @@ func (w *window) describe(r *Result, perServer, perOwn string, n int64) {
 	if w.server.pid == 0 {
 		return
 	}
-	r.Figures[perServer], r.Figures[keyServerCores] = each(w.cpu), w.cpu.total.Seconds()/seconds
+	r.Figures[perServer] = each(w.cpu)
+	seconds += w.slave.tail.Seconds()
+	r.Figures[keyServerCores] = w.cpu.total.Seconds() / seconds
 	r.Figures[keyResidentBefore] = float64(w.before.resident)
 	r.Figures[keyResidentPeak] = float64(w.peak.resident)
 	r.Figures[keyResidentEnd] = float64(w.end.resident)
 	r.Figures[keyHighWaterMark] = float64(w.peak.peak)
+	if w.server.follower == nil {
+		return
+	}
+	perSlave := keySlaveCPU
+	if perServer == keyServerMessage {
+		perSlave = keySlaveMessage
+	}
+	r.Figures[perSlave], r.Figures[keySlaveCores] = each(w.slave.cpu), w.slave.cpu.total.Seconds()/seconds
+	r.Figures["slaveResidentEndBytes"] = float64(w.slave.end.resident)
+	r.Figures["slaveHighWaterMarkBytes"] = float64(w.slave.end.peak)
 }
 
 // cpu is zero where the server's process is not known.
@@ -110,7 +129,8 @@ func (srv *server) lost(err error) error {
 }
 
 // watcher looks at server and generator while they run: ten times a second at
-// the server's memory and the disk, less often at how far they are.
+// the server's memory, its slave's lag and the disk, less often at how far they
+// are.
 type watcher struct {
 	window   *window
 	progress *progress
@@ -160,9 +180,9 @@ func (w *watcher) watch(quit <-chan struct{}) {
 			return
 		case <-tick.C:
 		}
-		resident, elapsed := w.look(), time.Since(start)
+		seen, elapsed := w.look(), time.Since(start)
 		if elapsed-sampled >= interval-watchInterval/2 {
-			w.sample(elapsed, resident)
+			w.sample(elapsed, seen)
 			sampled = elapsed
 			if len(w.window.series) >= maxSamples {
 				interval *= 2
@@ -177,8 +197,9 @@ func (w *watcher) watch(quit <-chan struct{}) {
 	}
 }
 
-func (w *watcher) sample(elapsed time.Duration, resident int64) {
-	w.window.series = append(w.window.series, Sample{elapsed.Seconds(), w.done(), resident})
+func (w *watcher) sample(elapsed time.Duration, seen Sample) {
+	seen.Seconds, seen.Done = elapsed.Seconds(), w.done()
+	w.window.series = append(w.window.series, seen)
 }
 
 func everyOther(all []Sample) []Sample {
@@ -190,25 +211,27 @@ func everyOther(all []Sample) []Sample {
 	return all[:n]
 }
 
-// look reads the server's memory and stops the run when the disk is nearly
-// full.
-func (w *watcher) look() (resident int64) {
+// look reads the server's memory and its slave's lag, and stops the run when
+// the disk is nearly full.
+func (w *watcher) look() (seen Sample) {
 	srv, win := w.window.server, w.window
 	if srv.dir != "" {
 		if free, err := freeDisk(srv.dir); err == nil && free < minFreeDisk {
 			w.tooFull(fmt.Errorf("stopped: less than %s free where the server stores; use -dir or a shorter run", size(minFreeDisk)))
 		}
 	}
+	seen.Lag = win.slave.look(srv.follower)
 	if srv.pid == 0 {
-		return 0
+		return seen
 	}
 	m, err := processMemory(srv.pid)
 	if err != nil {
-		return 0
+		return seen
 	}
 	win.peak.resident = max(win.peak.resident, m.resident)
 	win.peak.peak = max(win.peak.peak, m.peak)
-	return m.resident
+	seen.Resident = m.resident
+	return seen
 }
 
 func freeDisk(dir string) (int64, error) {

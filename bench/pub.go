@@ -85,6 +85,7 @@ func measureLoad(ctx context.Context, s *settings, srv *server, name string, pip
 	r.Interrupted = ctx.Err() != nil
 	t.describe(&r, work)
 	w.describe(&r, keyServerCPU, keyOwnCPU, t.requests)
+	w.describeLag(&r)
 	return &r, nil
 }
 

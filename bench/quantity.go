@@ -46,6 +46,10 @@ const (
 	keyResidentPeak   = "residentPeakBytes"
 	keyResidentEnd    = "residentEndBytes"
 	keyHighWaterMark  = "highWaterMarkBytes"
+	keySlaveCPU       = "slaveCPUMicrosPerRequest"
+	keySlaveMessage   = "slaveCPUMicrosPerMessage"
+	keySlaveCores     = "slaveCPUCores"
+	keyLagMax         = "lagMaxBytes"
 )
 
 // quantities is every quantity in the order in which tables show them.
@@ -66,6 +70,14 @@ var quantities = slices.Concat([]quantity{
 	{"megabytesPerSecond", "MB/s (bodies)", decimal, higher},
 	{"publishedPerSecond", "published/s", whole, higher},
 	{"backlogMessages", "behind at the end, messages", whole, lower},
+	{"binlogBytes", "binlog", size, neither},
+	{"copiedMegabytesPerSecond", "MB/s of binlog copied", decimal, higher},
+	{"copiedEventsPerSecond", "events/s copied", whole, higher},
+	{"lagMedianBytes", "slave's lag, median", size, lower},
+	{keyLagMax, "slave's lag, highest", size, lower},
+	{"lagMaxEvents", "slave's lag, highest, events", whole, lower},
+	{"lagEndBytes", "slave's lag, end of the load", size, lower},
+	{"equalMillis", "then until the slave has all", millis, lower},
 	{"largePerSecond", "large messages/s beside", decimal, neither},
 	{"deleteMillis", "deletion answered in", millis, lower},
 	{keyRepliesPerRead, "replies per read", decimal, neither},
@@ -77,6 +89,9 @@ var quantities = slices.Concat([]quantity{
 		{keyServerCPU, "server CPU µs/request", decimal, lower},
 		{keyServerMessage, "server CPU µs/message", decimal, lower},
 		{keyServerCores, "server CPU, cores", decimal, neither},
+		{keySlaveCPU, "slave CPU µs/request", decimal, lower},
+		{keySlaveMessage, "slave CPU µs/message", decimal, lower},
+		{keySlaveCores, "slave CPU, cores", decimal, neither},
 		{keyOwnCPU, "generator CPU µs/request", decimal, neither},
 		{keyOwnMessage, "generator CPU µs/message", decimal, neither},
 		{keyOwnCores, "generator CPU, cores", decimal, neither},
@@ -84,6 +99,8 @@ var quantities = slices.Concat([]quantity{
 		{keyResidentPeak, "server memory peak", size, lower},
 		{keyResidentEnd, "server memory at the end", size, lower},
 		{keyHighWaterMark, "server memory VmHWM", size, lower},
+		{"slaveResidentEndBytes", "slave memory at the end", size, lower},
+		{"slaveHighWaterMarkBytes", "slave memory VmHWM", size, lower},
 		{"residentPendingBytes", "server memory, all pending", size, lower},
 		{"bytesPerSubscriber", "memory per subscriber", size, lower},
 		{"bytesPerDelay", "memory per pending delay", size, lower},

@@ -77,6 +77,7 @@ type Sample struct {
 	Seconds  float64 `json:"seconds"`
 	Done     int64   `json:"done"` // so far: requests, or messages delivered
 	Resident int64   `json:"residentBytes,omitempty"`
+	Lag      int64   `json:"lagBytes,omitempty"` // of the slave's binlog
 }
 
 func newReport(s *settings) *Report {

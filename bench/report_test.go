@@ -49,7 +49,7 @@ func TestReportReadsBack(t *testing.T) {
 	s := &settings{Mode: "pub", Threads: 3, Pipelines: []int{1, 16}, Duration: duration(2 * time.Second), Set: setFlag{"a.b=c"}}
 	r := newReport(s)
 	r.Results = []Result{{Case: "c", Server: "bare", Round: 1, Failed: 2, Errors: map[string]int64{"x": 2},
-		Figures: Figures{keyRequests: 10}, Latencies: []Distribution{{"l", []Quantile{{50, 1}}}}, Series: []Sample{{1, 10, 5}}}}
+		Figures: Figures{keyRequests: 10}, Latencies: []Distribution{{"l", []Quantile{{50, 1}}}}, Series: []Sample{{1, 10, 5, 3}}}}
 	r.Comparison = []Comparison{{Case: "c", Base: "bare", Server: "smss", Rounds: 1, Ratios: map[string]Spread{keyRequests: {1, 2, 3}}}}
 	r.Targets = []Verdict{{Text: "t", Met: true}}
 	file := filepath.Join(t.TempDir(), "r.json")

@@ -28,6 +28,7 @@ type server struct {
 	killed     bool          // by us, and not started again
 	ended      chan struct{} // closed when the process has ended, exit then says how
 	exit       error
+	follower   *follower // a slave that is watched together with it, or nil
 }
 
 const (
@@ -49,6 +50,8 @@ func (s *settings) sides() []side {
 	switch {
 	case s.Mode == "levels":
 		return s.levelSides()
+	case len(s.MinAcks) > 1:
+		return s.ackSides()
 	case s.Mode == "limit" && !s.compare:
 		return []side{bare}
 	case s.Against.name == bareName:
@@ -94,8 +97,8 @@ func openServer(ctx context.Context, s *settings) (*server, error) {
 
 // startServer starts a server with a configuration of its own. This binary is
 // told where it is; another one finds it in its working directory, which is
-// what the existing server and this one have in common.
-func startServer(ctx context.Context, s *settings, p program) (*server, error) {
+// what the existing server and this one have in common. Both take more flags.
+func startServer(ctx context.Context, s *settings, p program, more ...string) (*server, error) {
 	return startChild(ctx, p, s.dir, func(dir string, port int) ([]string, error) {
 		of := serverConfig
 		if p.path != "" {
@@ -110,9 +113,9 @@ func startServer(ctx context.Context, s *settings, p program) (*server, error) {
 		}
 		file := filepath.Join(dir, "config", "config.yaml")
 		if err := os.WriteFile(file, config, 0o600); err != nil || p.path != "" {
-			return nil, err
+			return more, err
 		}
-		return []string{"-config", file}, nil
+		return append([]string{"-config", file}, more...), nil
 	})
 }
 

@@ -50,6 +50,7 @@ type settings struct {
 	Kills       int      `json:"kills,omitempty"`
 	By          []string `json:"by,omitempty"`
 	LargeSize   int      `json:"largeSize,omitempty"`
+	MinAcks     []int    `json:"minAcks,omitempty"`
 	// Ballast is what a server carries beside the load.
 	BallastSubscribers int `json:"ballastSubscribers,omitempty"`
 	BallastTopics      int `json:"ballastTopics,omitempty"`
@@ -167,12 +168,15 @@ func (s *settings) defaults(given map[string]bool) {
 	if s.compare {
 		s.Against = program{bareName, bareName}
 	}
-	several := s.Against.name != "" || s.Mode == "levels"
+	several := s.Against.name != "" || s.Mode == "levels" || len(s.MinAcks) > 1
 	if s.Rounds == 0 {
 		s.Rounds = 1
 		if several {
 			s.Rounds = 5
 		}
+	}
+	if s.Mode == "replica" && len(s.Pipelines) == 0 {
+		s.Pipelines = []int{1}
 	}
 	if s.Mode != "pub" && s.Mode != "limit" && s.Mode != "levels" {
 		return
@@ -254,7 +258,7 @@ func (s *settings) checkServer(given map[string]bool) error {
 
 var (
 	// needsProcess are the modes that stop and start what they measure.
-	needsProcess = map[string]bool{"levels": true, "restart": true, "topics": true}
+	needsProcess = map[string]bool{"levels": true, "restart": true, "topics": true, "replica": true}
 	// bareCan are the modes that need no more than replies to publishes.
 	bareCan = map[string]bool{"pub": true, "limit": true}
 )
@@ -300,6 +304,9 @@ func (s *settings) bounds() []bounds {
 	for _, l := range s.Levels {
 		all = append(all, bounds{"levels", l, 0, 2})
 	}
+	for _, n := range s.MinAcks {
+		all = append(all, bounds{"min-acks", n, 0, 1})
+	}
 	return all
 }
 
@@ -342,11 +349,13 @@ func (s *settings) checkMode() error {
 		return usagef("-rate 0 is out of range: 1 to 10000000")
 	case (s.Mode == "sub" || s.Mode == "fanout" || s.Mode == "idle") && s.Subscribers == 0:
 		return usagef("-subscribers 0 is out of range: 1 to 1000000")
-	case (s.Mode == "latency" || s.Mode == "fanout" || s.Mode == "interference") && s.Duration == 0:
+	case (s.Mode == "latency" || s.Mode == "fanout" || s.Mode == "interference" || s.Mode == "replica") && s.Duration == 0:
 		return usagef("-duration must not be 0s")
-	case (s.Mode == "restart" || s.Mode == "seek" || s.Mode == "interference") && (s.Gigabytes < 0.001 || s.Gigabytes > 10_000):
+	case (s.Mode == "restart" || s.Mode == "seek" || s.Mode == "interference" || s.Mode == "replica") && (s.Gigabytes < 0.001 || s.Gigabytes > 10_000):
 		return usagef("-gigabytes %g is out of range: 0.001 to 10000", s.Gigabytes)
-	case s.Mode == "fanout" && len(s.Pipelines) > 1:
+	case len(s.MinAcks) > 1 && s.Against.name != "":
+		return usagef("-against belongs to one -min-acks: several are measured alternately themselves")
+	case (s.Mode == "fanout" || s.Mode == "replica") && len(s.Pipelines) > 1:
 		return usagef("-pipeline takes one number in this mode")
 	case s.Mode == "delay" && s.Lead > 0 && time.Duration(s.Lead) < time.Second:
 		return usagef("-lead %s is out of range: the protocol has no delays under 1s", time.Duration(s.Lead))

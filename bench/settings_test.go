@@ -100,6 +100,16 @@ func TestParse(t *testing.T) {
 		{args: "topics -topics 0", want: "-topics 0"},
 		{args: "interference -by noise", want: "none of: none, large, delete"},
 		{args: "interference -large-size 0", want: "-large-size 0"},
+		{args: "replica", ok: func(s *settings) bool {
+			return len(s.MinAcks) == 2 && s.Rounds == 5 && s.Pipelines[0] == 1 && s.Requests == 0 && s.Duration > 0
+		}},
+		{args: "replica -min-acks 1 -against old=x", ok: func(s *settings) bool { return len(s.MinAcks) == 1 && s.Against.name == "old" }},
+		{args: "replica -against old=x", want: "-against belongs to one -min-acks"},
+		{args: "replica -min-acks 2", want: "-min-acks 2 is out of range: 0 to 1"},
+		{args: "replica -addr x:1", want: "start and stop the server"},
+		{args: "replica -pipeline 1,2", want: "one number"},
+		{args: "replica -gigabytes 0", want: "-gigabytes 0"},
+		{args: "replica -duration 0s", want: "-duration must not be 0s"},
 		{args: "pub -with-topics -1", want: "-with-topics -1"},
 		{args: "idle -threads 1", want: "not defined"},
 		{args: "idle -subscribers 0", want: "-subscribers 0"},
@@ -187,6 +197,7 @@ func TestFileNames(t *testing.T) {
 		"limit -compare": "smss-limit-256c-1p-200b-256c-16p-200b-against-bare", "sub": "smss-sub-drain-1s-1+16+255batch-200b",
 		"latency": "smss-latency-1000ps-1c-1s-16batch-200b", "idle": "smss-idle-10000s", "seek -gigabytes 2.5": "smss-seek-2.5g-1000b",
 		"delay -form at-once": "smss-delay-at-once-100000-200b", "topics": "smss-topics-20000t",
+		"replica -gigabytes 2":   "smss-replica-256c-1p-200b-2g-acks-0+1",
 		"interference -by large": "smss-interference-large-8000000b-1000ps-16c-200b",
 	} {
 		words := append(strings.Fields(args), "-out", "d")

@@ -29,6 +29,9 @@ func (s *settings) title() string {
 	case "interference":
 		all = append(all, s.interferenceTitle(strings.Join(s.By, "+")))
 	}
+	if s.Mode == "replica" {
+		all = append(all, s.replicaTitle(), "acks", strings.Join(texts(s.MinAcks), "+"))
+	}
 	if s.Against.name != "" {
 		all = append(all, "against", s.Against.name)
 	}
@@ -71,6 +74,10 @@ func (s *settings) interferenceTitle(by string) string {
 		by += fmt.Sprintf("-%sg", strconv.FormatFloat(s.Gigabytes, 'g', -1, 64))
 	}
 	return fmt.Sprintf("%s-%dps-%dc-%db", by, s.Rate, s.Threads, s.Size)
+}
+
+func (s *settings) replicaTitle() string {
+	return fmt.Sprintf("%s-%sg", s.loadTitle(s.Pipelines[0]), strconv.FormatFloat(s.Gigabytes, 'g', -1, 64))
 }
 
 func texts(numbers []int) []string {
