@@ -74,7 +74,7 @@ func modes() []mode {
   smss bench topics -topics 20000
 `},
 		{"interference", "small publishes while something large goes on", (*settings).interferenceFlags, runInterference, `
-  smss bench interference                            alone, beside 8 MB messages, while a topic of 1 GB is deleted
+  smss bench interference                            alone, beside 8 MB messages, while a topic of 1 GB is deleted, while retention takes one
   smss bench interference -by none,large -rate 5000
 `},
 		{"replica", "a slave: its cost to a master under load, its lag, and how fast a new one catches up", (*settings).replicaFlags, runReplica, `

@@ -316,7 +316,7 @@ var limits = map[string]string{
 	"restart":      "reading and checking what lies behind the last checkpoint, and opening the store.",
 	"seek":         "a search in the index, one read of the topic and one push.",
 	"topics":       "the catalog's entries, and at the start the reading of each topic's end.",
-	"interference": "the writer's batch that holds the large message, and the time the disk takes for it.",
+	"interference": "the writer's batch that holds the large message, and the time the disk takes for it; retention reads a file's end, or all of a binlog's, before it goes, and syncs first.",
 	"replica":      "the slave writes all that the master writes once more, on the same cores and the same disk; elsewhere it has its own. A reply that waits for a slave takes a way there and back and the slave's batch longer: at few requests in flight that is what limits. A new slave is limited by its own writer, and by the disk once the master's binlog is larger than the system's cache.",
 }
 

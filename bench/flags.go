@@ -155,12 +155,12 @@ func (s *settings) topicsFlags(fs *flag.FlagSet, env func(string) string) {
 func (s *settings) interferenceFlags(fs *flag.FlagSet, env func(string) string) {
 	s.serverFlags(fs, env)
 	s.By = disturbances
-	fs.Var((*wordsFlag)(&s.By), "by", "what goes on meanwhile: none, large (another client publishes -large-size messages), delete (a topic of -gigabytes is deleted); a list")
+	fs.Var((*wordsFlag)(&s.By), "by", "what goes on meanwhile: none, large (another client publishes -large-size messages), delete (a topic of -gigabytes is deleted), retention (as many, with write times of a month ago, are removed; needs a started server and a -duration of 3s, and is left out of the default without); a list")
 	fs.IntVar(&s.Rate, "rate", 1000, "small publishes a second")
 	fs.IntVar(&s.Threads, "threads", 16, "connections for them, in turn")
 	fs.IntVar(&s.Size, "size", 200, "bytes of a small message's body")
 	fs.IntVar(&s.LargeSize, "large-size", 8_000_000, "bytes of a large message's body")
-	fs.Float64Var(&s.Gigabytes, "gigabytes", 1, "10^9 bytes in the topic that is deleted")
+	fs.Float64Var(&s.Gigabytes, "gigabytes", 1, "10^9 bytes in the topic that is deleted or that retention empties")
 	fs.TextVar(&s.Duration, "duration", duration(5*time.Second), "publish for this `TIME`")
 	fs.TextVar(&s.Warmup, "warmup", duration(500*time.Millisecond), "publish unmeasured for this `TIME` first")
 	fs.StringVar(&s.Topic, "topic", "bench-interference", "prefix of the topics' `NAME`s")

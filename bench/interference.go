@@ -10,12 +10,13 @@ import (
 
 // What can go on beside small publishes.
 const (
-	byNone   = "none"
-	byLarge  = "large"
-	byDelete = "delete"
+	byNone      = "none"
+	byLarge     = "large"
+	byDelete    = "delete"
+	byRetention = "retention"
 )
 
-var disturbances = []string{byNone, byLarge, byDelete}
+var disturbances = []string{byNone, byLarge, byDelete, byRetention}
 
 // runInterference measures small publishes at a fixed rate while something
 // large happens on the same server.
@@ -35,16 +36,17 @@ func runInterference(ctx context.Context, s *settings, out output) error {
 }
 
 func measureInterference(ctx context.Context, s *settings, srv *server, name, by string, p *progress) (*Result, error) {
-	topic, drop, err := freshTopic(ctx, s, srv)
-	if err != nil {
-		return nil, err
-	}
-	defer drop()
+	// First, since it may start the server anew.
 	disturb, end, err := prepareDisturbance(ctx, s, srv, by, p)
 	if err != nil {
 		return nil, err
 	}
 	defer end()
+	topic, drop, err := freshTopic(ctx, s, srv)
+	if err != nil {
+		return nil, err
+	}
+	defer drop()
 	st, err := openStream(ctx, s, srv, topic, 1)
 	if err != nil {
 		return nil, err
@@ -78,8 +80,12 @@ func measureInterference(ctx context.Context, s *settings, srv *server, name, by
 // prepareDisturbance makes what a disturbance needs and returns what does it,
 // until its context ends.
 func prepareDisturbance(ctx context.Context, s *settings, srv *server, by string, p *progress) (func(context.Context, Figures) error, func(), error) {
-	if by == byNone {
+	switch by {
+	case byNone:
 		return func(context.Context, Figures) error { return nil }, func() {}, nil
+	case byRetention:
+		disturb, err := prepareRetention(ctx, s, srv, p)
+		return disturb, func() {}, err
 	}
 	topic, drop, err := freshTopic(ctx, s, srv)
 	if err != nil {

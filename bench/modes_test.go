@@ -191,6 +191,18 @@ func TestInterference(t *testing.T) {
 	wantPositive(t, r.Results[2].Figures, "deleteMillis")
 }
 
+func TestInterferenceByRetention(t *testing.T) {
+	t.Parallel()
+	r := runMode(t, "interference -by retention -rate 100 -threads 2 -duration 3500ms -warmup 0s -gigabytes 0.01")
+	wantCases(t, r, "retention-0.01g-100ps-2c-200b")
+	f := r.Results[0].Figures
+	wantPositive(t, f, "publishP99Micros")
+	// 15 of 16 files of the binlog and of the topic.
+	if removed := f["removedBytes"]; removed < 15e6 || removed > 25e6 {
+		t.Errorf("%g bytes of 20 MB were removed", removed)
+	}
+}
+
 func TestAgainst(t *testing.T) {
 	t.Parallel()
 	r := runMode(t, "pub -threads 4 -requests 50 -rounds 1 -against other="+smssForTest(t)+" -with-subscribers 3 -with-topics 4")

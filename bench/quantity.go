@@ -79,6 +79,7 @@ var quantities = slices.Concat([]quantity{
 	{"lagEndBytes", "slave's lag, end of the load", size, lower},
 	{"equalMillis", "then until the slave has all", millis, lower},
 	{"largePerSecond", "large messages/s beside", decimal, neither},
+	{"removedBytes", "removed by retention", size, neither},
 	{"deleteMillis", "deletion answered in", millis, lower},
 	{keyRepliesPerRead, "replies per read", decimal, neither},
 	{"messagesPerPush", "messages per push", decimal, neither},

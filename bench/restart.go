@@ -85,7 +85,7 @@ func measureStart(ctx context.Context, s *settings, srv *server, topic string, r
 	if err := srv.launch(); err != nil {
 		return err
 	}
-	if err := srv.awaitReady(ctx, time.Millisecond); err != nil {
+	if err := srv.awaitReady(ctx, time.Millisecond, startTimeout); err != nil {
 		return fmt.Errorf("start after a kill: %w%s", err, srv.logTail())
 	}
 	r.Figures["aliveMillis"] = time.Since(start).Seconds() * 1000

@@ -100,23 +100,30 @@ func openServer(ctx context.Context, s *settings) (*server, error) {
 // what the existing server and this one have in common. Both take more flags.
 func startServer(ctx context.Context, s *settings, p program, more ...string) (*server, error) {
 	return startChild(ctx, p, s.dir, func(dir string, port int) ([]string, error) {
-		of := serverConfig
-		if p.path != "" {
-			of = foreignConfig
-		}
-		config, err := of(s, filepath.Join(dir, "data"), port)
-		if err != nil {
-			return nil, err
-		}
-		if err := os.Mkdir(filepath.Join(dir, "config"), 0o700); err != nil {
-			return nil, err
-		}
-		file := filepath.Join(dir, "config", "config.yaml")
-		if err := os.WriteFile(file, config, 0o600); err != nil || p.path != "" {
+		file, err := writeConfig(s, dir, port, p.path != "")
+		if err != nil || p.path != "" {
 			return more, err
 		}
 		return append([]string{"-config", file}, more...), nil
 	})
+}
+
+// writeConfig writes the configuration file of a server to where another
+// binary looks for it.
+func writeConfig(s *settings, dir string, port int, foreign bool) (string, error) {
+	of := serverConfig
+	if foreign {
+		of = foreignConfig
+	}
+	config, err := of(s, filepath.Join(dir, "data"), port)
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(dir, "config", "config.yaml")
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return "", err
+	}
+	return file, os.WriteFile(file, config, 0o600)
 }
 
 // openBare starts the bare server in a process of its own, so that its CPU
@@ -169,7 +176,7 @@ func tryChild(ctx context.Context, p program, parent string, arguments func(stri
 		os.RemoveAll(dir)
 		return nil, fmt.Errorf("start %s server: %w", p.name, err)
 	}
-	if err := srv.awaitReady(ctx, 20*time.Millisecond); err != nil {
+	if err := srv.awaitReady(ctx, 20*time.Millisecond, startTimeout); err != nil {
 		err = fmt.Errorf("start %s server: %w%s", p.name, err, srv.logTail())
 		_ = srv.stop()
 		return nil, err
@@ -206,8 +213,8 @@ func (srv *server) launch() error {
 }
 
 // awaitReady asks until the server answers, with pauses of that length.
-func (srv *server) awaitReady(ctx context.Context, pause time.Duration) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("no answer to ALIVE within %s", startTimeout))
+func (srv *server) awaitReady(ctx context.Context, pause, within time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("no answer to ALIVE within %s", within))
 	defer cancel()
 	for {
 		if ping(ctx, srv.addr, 10*time.Second) == nil {

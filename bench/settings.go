@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -167,6 +168,9 @@ func (s *settings) repetition(fs *flag.FlagSet) string {
 func (s *settings) defaults(given map[string]bool) {
 	if s.compare {
 		s.Against = program{bareName, bareName}
+	}
+	if !given["by"] && s.retentionProblem() != "" {
+		s.By = slices.DeleteFunc(slices.Clone(s.By), func(by string) bool { return by == byRetention })
 	}
 	several := s.Against.name != "" || s.Mode == "levels" || len(s.MinAcks) > 1
 	if s.Rounds == 0 {
@@ -355,6 +359,8 @@ func (s *settings) checkMode() error {
 		return usagef("-gigabytes %g is out of range: 0.001 to 10000", s.Gigabytes)
 	case len(s.MinAcks) > 1 && s.Against.name != "":
 		return usagef("-against belongs to one -min-acks: several are measured alternately themselves")
+	case slices.Contains(s.By, byRetention) && s.retentionProblem() != "":
+		return usagef("-by retention: %s", s.retentionProblem())
 	case (s.Mode == "fanout" || s.Mode == "replica") && len(s.Pipelines) > 1:
 		return usagef("-pipeline takes one number in this mode")
 	case s.Mode == "delay" && s.Lead > 0 && time.Duration(s.Lead) < time.Second:

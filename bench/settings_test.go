@@ -98,7 +98,12 @@ func TestParse(t *testing.T) {
 		{args: "seek -kills 1", want: "not defined"},
 		{args: "seek -seeks 0", want: "-seeks 0"},
 		{args: "topics -topics 0", want: "-topics 0"},
-		{args: "interference -by noise", want: "none of: none, large, delete"},
+		{args: "interference -by noise", want: "none of: none, large, delete, retention"},
+		{args: "interference", ok: func(s *settings) bool { return len(s.By) == 4 && s.By[3] == byRetention }},
+		{args: "interference -duration 1s", ok: func(s *settings) bool { return len(s.By) == 3 && len(disturbances) == 4 }},
+		{args: "interference -addr x:1", ok: func(s *settings) bool { return len(s.By) == 3 }},
+		{args: "interference -by retention -duration 2s", want: "-by retention: -duration must be 3s or more"},
+		{args: "interference -by none,retention -addr x:1", want: "does not go with -addr"},
 		{args: "interference -large-size 0", want: "-large-size 0"},
 		{args: "replica", ok: func(s *settings) bool {
 			return len(s.MinAcks) == 2 && s.Rounds == 5 && s.Pipelines[0] == 1 && s.Requests == 0 && s.Duration > 0

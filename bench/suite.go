@@ -37,7 +37,7 @@ var steps = []step{
 	{"store", "restart -gigabytes 1", "restart -gigabytes 10 -seeks 1000", false, false},
 	{"delay", "delay -delays 50000 -duration 5s", "delay -delays 1000000 -duration 30s", false, true},
 	{"topics", "topics -topics 2000", "topics -topics 20000", false, true},
-	{"interference", "interference -duration 3s", "interference -duration 10s", false, true},
+	{"interference", "interference -duration 4s", "interference -duration 10s", false, true},
 	{"replica", "replica -duration 2s -gigabytes 0.2", "replica -duration 10s -gigabytes 5", false, true},
 }
 

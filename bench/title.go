@@ -70,7 +70,7 @@ func (s *settings) interferenceTitle(by string) string {
 	switch by {
 	case byLarge:
 		by += fmt.Sprintf("-%db", s.LargeSize)
-	case byDelete:
+	case byDelete, byRetention:
 		by += fmt.Sprintf("-%sg", strconv.FormatFloat(s.Gigabytes, 'g', -1, 64))
 	}
 	return fmt.Sprintf("%s-%dps-%dc-%db", by, s.Rate, s.Threads, s.Size)
