@@ -54,7 +54,6 @@ func baseConfig() map[string]any {
 		"timeout.server.alive":           30000,
 		"background.defaultScanSecond":   7200,
 		"background.firstExecSecond":     1,
-		"admin.port":                     0, // servers of tests must not meet
 	}
 }
 
@@ -187,6 +186,9 @@ func (s *server) dataDir() string { return filepath.Join(s.dir, "data") }
 func (s *server) writeConfig() error {
 	values := baseConfig()
 	values["port"] = s.port
+	if !peer {
+		values["admin.port"] = 0 // the servers of all tests would meet at the default
+	}
 	for k, v := range s.opts.config {
 		values[k] = v
 	}
