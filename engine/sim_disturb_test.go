@@ -23,9 +23,10 @@ func (s *sim) disturb() {
 	case 5:
 		s.did("empty the trash: %v", s.e.emptyTrash())
 	case 6:
-		// The janitor is another goroutine. With the writer at rest it does not
-		// matter how often it is stepped meanwhile.
-		for s.e.writer.Step() || s.runSync() {
+		// The janitor is another goroutine. With the writer at rest, and no
+		// checkpoint under way, it does not matter how often they are stepped
+		// meanwhile.
+		for s.e.writer.Step() || s.runSync() || s.checkpoint() {
 		}
 		s.did("drop orphans")
 		s.dropOrphans()

@@ -360,7 +360,6 @@ func TestCopyRefusals(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, options{config: config{"replication.maxSlaves": 1}})
 	c := dial(t, s)
-	const cmdCopy = 70
 	ask := func(body string) []byte { return request(cmdCopy, "", "", u32(len(body)), []byte(body)) }
 	c.refused(ask(""), "this server holds no event that could be copied")
 	c.ok(reqCreate("t", 0))

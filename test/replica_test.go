@@ -17,8 +17,8 @@ import (
 
 // Masters and slaves as processes.
 
-// slaveOf starts a slave of another server.
-func slaveOf(t *testing.T, m *server, c config) *server {
+// startSlave starts a slave of another server.
+func startSlave(t *testing.T, m *server, c config) *server {
 	t.Helper()
 	return startServer(t, following(m.port, c))
 }
@@ -70,7 +70,7 @@ func binlogSize(t testing.TB, s *server) (n int64) {
 func TestReplicaKillLoop(t *testing.T) {
 	t.Parallel()
 	m := startServer(t, options{config: config{"store.maxLogSize": 20000, "timeout.server.alive": 1000}})
-	s := slaveOf(t, m, config{"store.maxLogSize": 20000, "replication.retryMaxMs": 200})
+	s := startSlave(t, m, config{"store.maxLogSize": 20000, "replication.retryMaxMs": 200})
 	random := rand.New(rand.NewPCG(71, 1))
 	topics := []string{"a", "b", "c"}
 	admin := dial(t, m)
@@ -117,7 +117,7 @@ func TestCase71ResumeBehindAnything(t *testing.T) {
 	m := startServer(t, options{config: config{"timeout.server.alive": 1000}})
 	c := dial(t, m)
 	c.ok(reqCreate("t", 0))
-	s := slaveOf(t, m, nil)
+	s := startSlave(t, m, nil)
 	last := map[string]func(){
 		"batch":  func() { c.ok(reqPub("t", batch("b1", "b2", "b3"))) },
 		"delay":  func() { c.ok(reqDelay("t", 3_600_000, batch("never", "never"))) },
@@ -146,7 +146,7 @@ func TestSlaveBeforeItsMaster(t *testing.T) {
 	c := dial(t, m)
 	c.ok(reqCreate("t", 0))
 	c.ok(reqPub("t", message("m")))
-	s := slaveOf(t, m, config{"replication.retryMaxMs": 100})
+	s := startSlave(t, m, config{"replication.retryMaxMs": 100})
 	wantSame(t, m, s)
 	s.stop()
 	m.stop()
@@ -171,8 +171,8 @@ func TestChainedSlaves(t *testing.T) {
 	m := startServer(t, options{config: config{"timeout.server.alive": 1000}})
 	c := dial(t, m)
 	c.ok(reqCreate("t", 0))
-	middle := slaveOf(t, m, config{"replication.chain": true})
-	end := slaveOf(t, middle, nil)
+	middle := startSlave(t, m, config{"replication.chain": true})
+	end := startSlave(t, middle, nil)
 	for i := range 50 {
 		c.ok(reqPub("t", message(fmt.Sprint(i))))
 	}
@@ -190,7 +190,7 @@ func TestCase74SilentMaster(t *testing.T) {
 	t.Parallel()
 	m := startServer(t, options{config: config{"timeout.server.alive": 300}})
 	dial(t, m).ok(reqCreate("t", 0))
-	s := slaveOf(t, m, config{"timeout.server.alive": 300, "replication.retryMaxMs": 200})
+	s := startSlave(t, m, config{"timeout.server.alive": 300, "replication.retryMaxMs": 200})
 	wantSame(t, m, s)
 	m.signal(syscall.SIGSTOP)
 	await(t, slack(10*time.Second), "the slave notices", func() bool { return strings.Contains(s.log.String(), "was silent for") })
@@ -258,7 +258,7 @@ func TestCase79DeletedUnderASlave(t *testing.T) {
 	m := startServer(t, options{config: config{"timeout.server.alive": 1000}})
 	c := dial(t, m)
 	c.ok(reqCreate("t", 0))
-	s := slaveOf(t, m, nil)
+	s := startSlave(t, m, nil)
 	wantSame(t, m, s)
 	x := dial(t, s)
 	await(t, slack(10*time.Second), "the slave knows the topic", func() bool { _, ok := dial(t, s).list()["t"]; return ok })
@@ -267,8 +267,8 @@ func TestCase79DeletedUnderASlave(t *testing.T) {
 	x.one("m")
 	x.send(ackNext)
 	c.ok(reqDelete("t"))
-	if rep, err := x.reply(false); err != nil || rep.code != codeEnd {
-		t.Errorf("at the topic's end came %v, %v", rep, err)
+	if f, err := x.frame(); err != nil || f.code != codeEnd {
+		t.Errorf("at the topic's end came %v, %v", f, err)
 	}
 	w := dial(t, s)
 	w.refused(reqPub("t", message("m")), "just master can pub message")

@@ -14,6 +14,7 @@ const (
 	cmdDelay     = 16
 	cmdAlive     = 17
 	cmdReplica   = 64
+	cmdCopy      = 70
 	cmdInfo      = 65
 	cmdValidList = 99
 	cmdList      = 100

@@ -388,7 +388,7 @@ func TestCase12UnknownCommands(t *testing.T) {
 	c := dial(t, s)
 	c.ok(reqCreate("t", 0))
 	public := map[int]bool{cmdSub: true, cmdPub: true, cmdCreate: true, cmdDelete: true, cmdDelay: true, cmdAlive: true,
-		cmdReplica: true, cmdInfo: true, cmdValidList: true, cmdList: true}
+		cmdReplica: true, cmdInfo: true, cmdValidList: true, cmdList: true, cmdCopy: true}
 	filler := bytes.Repeat([]byte{0xA5}, 64)
 	for cmd := range 256 {
 		if public[cmd] {
