@@ -68,11 +68,11 @@ func TestPromote(t *testing.T) {
 	}
 	d.ok(reqPub("t", message("its own")))
 	epoch := s.status().Replication.Epoch
-	all := read(t, s.server, "t", 0, 32)
+	read(t, s.server, "t", 0, 32)
 	s.opts.args = nil // by the roles that an operator writes into the unit then
 	s.stop()
 	s.restart()
-	all = drain(t, s.server, "t")
+	all := drain(t, s.server, "t")
 	count := map[string]int{}
 	for _, p := range all {
 		count[p.body]++
