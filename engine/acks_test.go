@@ -35,8 +35,13 @@ func (r *rig) slave(node string) *Replica {
 
 // holds lets slaves report that they hold everything up to id, which was sent.
 func (r *rig) holds(id int64, slaves ...*Replica) {
+	r.reads(id, r.e.binlog.End(), slaves...)
+}
+
+// reads does the same with the place up to which it has read.
+func (r *rig) reads(id int64, end storage.Pos, slaves ...*Replica) {
 	for _, s := range slaves {
-		s.Moved(&storage.Push{Next: r.e.binlog.End(), LastID: max(id, s.Sent())})
+		s.Moved(&storage.Push{Next: end, LastID: max(id, s.Sent())})
 		r.e.Acked(s, id)
 	}
 }
@@ -432,7 +437,8 @@ func TestAckWakesTheWriter(t *testing.T) {
 			stopped.Go(func() { // the slave, and the loop that owns it
 				pump := func(*Waiter) {
 					for parked := false; !parked; parked = s.Park() {
-						r.holds(r.e.LastEventID(), s)
+						end := r.e.binlog.End() // before the id, which may be further on then
+						r.reads(r.e.LastEventID(), end, s)
 					}
 				}
 				pump(nil)
