@@ -354,7 +354,7 @@ func TestConfigLogged(t *testing.T) {
 // TestBaseConfig keeps the harness honest: what it writes is YAML with the
 // nesting that the keys say.
 func TestBaseConfig(t *testing.T) {
-	s := &server{t: t, dir: t.TempDir(), port: 1, opts: options{config: config{"log.rotate.maxAge": absent, "store.maxDays": 3}}}
+	s := &server{t: t, dir: t.TempDir(), port: 1, opts: options{config: config{"log.rotate.maxAge": absent, "admin.port": absent, "store.maxDays": 3}}}
 	if err := s.writeConfig(); err != nil {
 		t.Fatal(err)
 	}
