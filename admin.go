@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log"
 	"net"
@@ -10,12 +11,13 @@ import (
 
 	"smss/admin"
 	"smss/engine"
+	"smss/replication"
 )
 
 // startAdmin begins the admin listener, or returns nil where there is none. A
 // port that nobody has asked for may be taken, by another server on the same
 // machine for one: this one goes on without.
-func (s *server) startAdmin(e *engine.Engine) (*admin.Server, error) {
+func (s *server) startAdmin(serves admin.Config) (*admin.Server, error) {
 	c := s.cfg
 	if c.Admin.Port == 0 {
 		return nil, nil
@@ -29,18 +31,29 @@ func (s *server) startAdmin(e *engine.Engine) (*admin.Server, error) {
 		return nil, nil
 	}
 	s.log.Info().Str("address", ln.Addr().String()).Msg("admin listener")
-	return admin.Start(ln, admin.Config{
-		Engine: e, Node: s.node, Replication: func() any { return s.node.Status() },
-		Version: version(), Since: time.Now(), Host: c.Admin.Host,
-		Log: log.New(lineLog{newLibraryLog(s.log, "admin", s.repeat)}, "", 0),
-		Asked: func(what, remote string, err error) {
-			line := s.log.Info()
-			if err != nil {
-				line = s.log.Warn()
-			}
-			line.Err(err).Str("remote", remote).Msg("asked to " + what)
-		},
-	}), nil
+	serves.Version, serves.Since, serves.Host = version(), time.Now(), c.Admin.Host
+	serves.Log = log.New(lineLog{newLibraryLog(s.log, "admin", s.repeat)}, "", 0)
+	serves.Asked = func(what, remote string, err error) {
+		line := s.log.Info()
+		if err != nil {
+			line = s.log.Warn()
+		}
+		line.Err(err).Str("remote", remote).Msg("asked to " + what)
+	}
+	return admin.Start(ln, serves), nil
+}
+
+// serving is what the admin listener of a server shows that serves.
+func (s *server) serving(e *engine.Engine) admin.Config {
+	return admin.Config{Engine: e, Node: s.node, Replication: func() any { return s.node.Status() }}
+}
+
+// copying is the same while a full copy is made.
+func copying(c *replication.Copy) admin.Config {
+	return admin.Config{
+		Absent:      errors.New("a full copy of the master is being made, see the status"),
+		Replication: func() any { return c.Status() },
+	}
 }
 
 // lineLog takes lines of the HTTP server's log.

@@ -60,7 +60,7 @@ func (s *server) makeCopy(opt storage.Options) error {
 	s.log.Warn().Str("master", order.Master).Str("reason", order.Reason).
 		Msg("making a full copy of the master; remove reseed.json from the data directory to go on with what that holds instead")
 	c := s.cfg
-	return replication.NewCopy(replication.CopyConfig{
+	cp := replication.NewCopy(replication.CopyConfig{
 		Staging: st, Silence: heartbeatsMissed * time.Duration(c.Timeout.ServerAliveMs) * time.Millisecond,
 		RetryFirst: retryFirst, RetryMax: time.Duration(c.Replication.RetryMaxMs) * time.Millisecond, MinFree: c.Store.MinFreeBytes,
 		Events: replication.CopyEvents{
@@ -74,7 +74,13 @@ func (s *server) makeCopy(opt storage.Options) error {
 				}
 			},
 		},
-	}).Run(context.Background())
+	})
+	adm, err := s.startAdmin(copying(cp))
+	if err != nil {
+		return err
+	}
+	defer adm.Stop() // before the server's own needs the port
+	return cp.Run(context.Background())
 }
 
 // becomeSlaveOf makes the server that of the order, whatever the configuration

@@ -73,7 +73,7 @@ func (s *server) run() error {
 	err = s.node.Start()
 	var adm *admin.Server
 	if err == nil {
-		adm, err = s.startAdmin(e)
+		adm, err = s.startAdmin(s.serving(e))
 	}
 	if err == nil {
 		err = r.Start(ln, e, engine.WallClock{}, newLibraryLog(s.log, "gnet", s.repeat))

@@ -46,7 +46,7 @@ var verbs = map[string]verb{
 // path.
 func (h *handler) verb(path string) (verb, bool) {
 	v, ok := verbs[path]
-	if _, can := h.cfg.Node.(Reseeder); path == "/reseed" && !can {
+	if _, can := h.cfg.Node.(Reseeder); path == "/reseed" && !can && h.cfg.Node != nil {
 		return verb{}, false
 	}
 	return v, ok
@@ -127,6 +127,9 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request) answer {
 	if v.method != http.MethodPost {
 		return v.do(h, q)
 	}
+	if h.cfg.Node == nil {
+		return refuse(http.StatusServiceUnavailable, "%w", h.cfg.Absent)
+	}
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(changeTimeout))
 	a := v.do(h, q)
 	if h.cfg.Asked != nil {
@@ -175,8 +178,19 @@ type engineStatus struct {
 	Broken        bool  `json:"broken"`
 }
 
+// healthy returns why no writes are taken, or nil.
+func (h *handler) healthy() error {
+	if h.cfg.Engine == nil {
+		return h.cfg.Absent
+	}
+	return h.cfg.Engine.Healthy()
+}
+
 func (h *handler) status(url.Values) answer {
-	st := h.cfg.Engine.Stats()
+	var st engine.Stats
+	if h.cfg.Engine != nil {
+		st = h.cfg.Engine.Stats()
+	}
 	body := struct {
 		Version     string       `json:"version"`
 		SinceMs     int64        `json:"sinceMs"`
@@ -191,7 +205,7 @@ func (h *handler) status(url.Values) answer {
 			st.AckWaits, st.AckTimeouts, st.AckLapsed, st.InflightBytes, st.LowDisk, st.Broken,
 		},
 	}
-	if err := h.cfg.Engine.Healthy(); err != nil {
+	if err := h.healthy(); err != nil {
 		body.Healthy, body.Unhealthy = false, err.Error()
 	}
 	return answer{code: http.StatusOK, body: body}
@@ -202,7 +216,7 @@ func (h *handler) health(q url.Values) answer {
 	if asked && role != engine.Master.String() && role != engine.Slave.String() {
 		return refuse(http.StatusBadRequest, "role=%s: master and slave are known", role)
 	}
-	if err := h.cfg.Engine.Healthy(); err != nil {
+	if err := h.healthy(); err != nil {
 		return answer{code: http.StatusServiceUnavailable, body: err.Error() + "\n"}
 	}
 	if have := h.cfg.Engine.Role().String(); asked && have != role {

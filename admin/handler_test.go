@@ -105,6 +105,24 @@ func TestChanges(t *testing.T) {
 	}
 }
 
+// TestAbsent: while the server makes a full copy it says so, and changes nothing.
+func TestAbsent(t *testing.T) {
+	h := &handler{cfg: Config{Absent: errors.New("busy with a copy"), Replication: func() any { return "copying" }}}
+	for target, code := range map[string]int{"/promote": 503, "/reseed": 503, "/switchover": 503, "/follow?master=a:1": 503} {
+		if got, body, text := post(h, target); got != code || body["error"] != "busy with a copy" {
+			t.Errorf("%s: %d %s", target, got, text)
+		}
+	}
+	for target, want := range map[string]string{"/healthz": "busy with a copy\n", "/healthz?role=slave": "busy with a copy\n", "/status": `"unhealthyBecause": "busy with a copy"`} {
+		r := httptest.NewRequest(http.MethodGet, target, nil)
+		r.Host = "localhost"
+		w := httptest.NewRecorder()
+		if h.ServeHTTP(w, r); !strings.Contains(w.Body.String(), want) || (w.Code == 200) != (target == "/status") {
+			t.Errorf("%s: %d %s", target, w.Code, w.Body.String())
+		}
+	}
+}
+
 // TestHosts: which names of a request are this server's, by what it is bound to.
 func TestHosts(t *testing.T) {
 	for _, v := range []struct {
@@ -160,10 +178,10 @@ func TestServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		fmt.Fprint(c, "POST /promote HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+		fmt.Fprint(c, "GET /nothing HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
 		_ = c.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
 		b, _ := io.ReadAll(c)
-		return strings.HasPrefix(string(b), "HTTP/1.1 200 ")
+		return strings.HasPrefix(string(b), "HTTP/1.1 404 ")
 	}
 	if ask() {
 		t.Error("one connection too many is served")

@@ -48,8 +48,10 @@ type Reseeder interface {
 
 // Config says what is served.
 type Config struct {
+	// Engine and Node are nil while the server does not serve; Absent says why.
 	Engine *engine.Engine
 	Node   Node
+	Absent error
 	// Replication returns what is known of master and slaves, for JSON.
 	Replication func() any
 	Version     string

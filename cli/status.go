@@ -60,6 +60,8 @@ type serverStatus struct {
 			SinceMs              int64
 			MasterEventID        int64
 			LagEvents, LagMs     int64
+			CopiedBytes          int64
+			CopyBytes            int64
 		}
 		Slaves []struct {
 			Remote, Address, Node      string
@@ -115,6 +117,9 @@ func (st *serverStatus) write(s *session) error {
 	}
 	if l := r.Link; l != nil {
 		row("master", "%s, %s since %s", l.Master, l.State, at(l.SinceMs))
+		if l.CopyBytes > 0 {
+			row("copied", "%d of %d bytes", l.CopiedBytes, l.CopyBytes)
+		}
 		row("behind", "%d events, %v", l.LagEvents, ms(l.LagMs))
 		if l.Error != "" {
 			row("trouble", "%s", l.Error)

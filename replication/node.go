@@ -100,6 +100,7 @@ type Node struct {
 	link       atomic.Pointer[linkStatus]
 	reigns     atomic.Uint64 // how often slaves were dropped, see newReign
 	handing    atomic.Bool   // a switchover is under way
+	copying    atomic.Bool   // a full copy was ordered: the server is about to start anew
 	quit       chan struct{} // closed by Interrupt
 	interrupt  func()        // closes it, once
 
@@ -233,6 +234,7 @@ func (n *Node) linkIs(master string, state LinkState, err error) {
 // Errors of changes of the role that were not begun.
 var (
 	ErrStopped = errors.New("the server is stopping")
+	ErrCopying = errors.New("a full copy of the master was ordered, for which the server starts anew: ask again when it is there")
 	ErrBusy    = errors.New("another change of the role is under way; ask for the status, then try again")
 )
 
@@ -290,6 +292,9 @@ func (n *Node) Promote() (last int64, err error) {
 	}
 	f := n.follower
 	n.stopFollower()
+	if n.copying.Load() {
+		return 0, ErrCopying // the follower's last word
+	}
 	if last, err = n.reign(); err != nil && f != nil && n.cfg.Engine.Role() == engine.Slave {
 		n.startFollower(f.address) // it goes on as it was
 	}
@@ -316,8 +321,11 @@ func (n *Node) takeOver(f *Follower) error {
 		return err
 	}
 	defer n.mu.Unlock()
-	if n.follower != f {
+	switch {
+	case n.follower != f:
 		return ErrBusy
+	case n.copying.Load():
+		return ErrCopying
 	}
 	_, err := n.reign()
 	return err
@@ -335,6 +343,9 @@ func (n *Node) Follow(address string) error {
 	}
 	defer n.mu.Unlock()
 	n.stopFollower()
+	if n.copying.Load() {
+		return ErrCopying
+	}
 	if n.cfg.Engine.Role() == engine.Master {
 		// Durable first: a crash in between must not begin another reign as if
 		// nothing had been said.

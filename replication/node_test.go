@@ -279,6 +279,34 @@ func TestChangesExclude(t *testing.T) {
 	}
 }
 
+// TestCopyExcludesChanges: once a copy is ordered the role stays, because the
+// start that makes the copy would take away what the new role has brought. An
+// order that fails changes nothing.
+func TestCopyExcludesChanges(t *testing.T) {
+	r := newRig(t, "master:1")
+	r.n.copying.Store(true)
+	if _, err := r.n.Promote(); err != ErrCopying {
+		t.Errorf("promoted: %v", err)
+	}
+	if err := r.n.Follow("other:1"); err != ErrCopying {
+		t.Errorf("follows another: %v", err)
+	}
+	if r.n.Role() != engine.Slave {
+		t.Error("the role has changed")
+	}
+	r.n.copying.Store(false)
+	r.n.cfg.OrderCopy = func(storage.CopyOrder) error { return nil }
+	if err := r.n.Reseed(false); err == nil || r.n.copying.Load() {
+		t.Errorf("a master that is not there is copied: %v", err)
+	}
+	if _, err := r.n.Promote(); err != nil {
+		t.Error(err)
+	}
+	if err := r.n.Reseed(true); err != errMasterReseed {
+		t.Errorf("a master is copied anew: %v", err)
+	}
+}
+
 // TestNewReign: what a slave was judged by does not outlive the history.
 func TestNewReign(t *testing.T) {
 	r := newRig(t, "master:1")

@@ -76,7 +76,14 @@ func (n *Node) orderCopy(ctx context.Context, o storage.CopyOrder) error {
 			return &RoomError{need, free, n.cfg.MinFree}
 		}
 	}
-	return n.cfg.OrderCopy(o)
+	// Before the order: a change of the role that comes now must not be made, as
+	// the start that follows would undo it and take its events away.
+	n.copying.Store(true)
+	err = n.cfg.OrderCopy(o)
+	if err != nil {
+		n.copying.Store(false)
+	}
+	return err
 }
 
 // RoomError says that there is no room for a copy.
@@ -95,6 +102,10 @@ var (
 // is put aside, or with discard thrown away, before the copy is made if there is
 // no room for both. The server starts anew soon after Reseed has returned nil.
 func (n *Node) Reseed(discard bool) error {
+	if err := n.begin(); err != nil {
+		return err
+	}
+	defer n.mu.Unlock()
 	switch {
 	case n.cfg.OrderCopy == nil:
 		return errNoReseed
@@ -104,12 +115,6 @@ func (n *Node) Reseed(discard bool) error {
 	master := n.link.Load().master
 	if master == "" {
 		return errors.New("this slave has no master yet: try again")
-	}
-	n.mu.Lock()
-	stopped := n.stopped
-	n.mu.Unlock()
-	if stopped {
-		return ErrStopped
 	}
 	return n.orderCopy(context.Background(), storage.CopyOrder{Master: master, Reason: "ordered", Discard: discard})
 }
