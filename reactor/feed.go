@@ -40,7 +40,7 @@ type Replication struct {
 func (s *session) follow(req *codec.Request) {
 	rep := s.loop.r.cfg.Replication()
 	if rep == nil {
-		s.fail(codec.TextUnknownCommand)
+		s.fail(noFeed(req.Extended))
 		return
 	}
 	if why := rep.Refuses(s.remote); why != "" {
@@ -57,12 +57,21 @@ func (s *session) follow(req *codec.Request) {
 	s.startRead(r)
 }
 
+// noFeed is what a slave answers to one that wants to follow it: to an existing
+// server as those do.
+func noFeed(extended bool) string {
+	if extended {
+		return "this server is a slave and feeds none, see replication.chain"
+	}
+	return codec.TextUnknownCommand
+}
+
 // sought begins the feed.
 func (s *session) sought(r *engine.Read) {
 	s.state = commanding
 	rep := s.loop.r.cfg.Replication()
 	if r.Err == nil && rep == nil {
-		r.Err = &engine.Refusal{Text: codec.TextUnknownCommand} // the role has changed meanwhile
+		r.Err = &engine.Refusal{Text: noFeed(r.Link.Extended)} // the role has changed meanwhile
 	}
 	if r.Err != nil {
 		s.fail(r.Err.Error())

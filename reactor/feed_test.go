@@ -220,3 +220,48 @@ func TestFeedGoesAway(t *testing.T) {
 		}
 	}
 }
+
+// TestDismissedFeed: nothing that is written behind the call is sent, the
+// connection ends, and one that was judged by what is no more does not begin.
+func TestDismissedFeed(t *testing.T) {
+	current := true
+	h := newFeeder(t, func(r *Replication) { r.Current = func(*engine.Link) bool { return current } })
+	c := h.client("t")
+	req, err := codec.AppendReplica(nil, "", 0, &codec.Greeting{Node: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slave := h.open()
+	slave.put(req)
+	slave.want(codec.CodeOK, "hello")
+	slave.records(1)
+	slave.progress(1)
+	h.e.Replicas()[0].Dismiss()
+	c.publish("t", "of another reign")
+	h.settle()
+	if len(slave.sent) != 0 || !slave.session.closed || len(h.e.Replicas()) != 0 {
+		t.Errorf("sent % x, closed %v, %d slaves are left", slave.sent, slave.session.closed, len(h.e.Replicas()))
+	}
+	current = false
+	stale := h.open()
+	stale.put(req)
+	h.settle()
+	if len(stale.sent) != 0 || !stale.session.closed || len(h.e.Replicas()) != 0 {
+		t.Errorf("a stale one: sent % x, closed %v, %d slaves are left", stale.sent, stale.session.closed, len(h.e.Replicas()))
+	}
+}
+
+// TestFeedOfASlave: who asks a slave that feeds none is told why, an existing
+// server in its own words.
+func TestFeedOfASlave(t *testing.T) {
+	h := newHarness(t, setup{cfg: func(c *Config) { c.Replication = func() *Replication { return nil } }})
+	req, err := codec.AppendReplica(nil, "", 0, &codec.Greeting{Node: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := h.open(), h.open()
+	a.put(req)
+	a.want(codec.CodeError, "this server is a slave and feeds none, see replication.chain")
+	b.put(reqReplica(0))
+	b.want(codec.CodeError, codec.TextUnknownCommand)
+}
