@@ -8,6 +8,8 @@
 //     and times, many of them under way at once; a second one reads the socket;
 //   - Node, which knows the directory's history (epochs), the role, and how it
 //     changes: promotion, following another master, a planned switchover;
+//   - Copy, which makes a full copy of a master before the directory is opened,
+//     and what the master answers it (Node.Copy);
 //   - the master's judgement of a slave that greets (Node.Greet). The feed
 //     itself is sent by the event loops of package reactor, from what the
 //     engine's readers have read: no goroutine for each slave.
@@ -26,8 +28,11 @@
 //     promotion, tells them apart. Existing servers have none and are taken as
 //     they are. What is missing at the beginning is said, never passed over.
 //
-// Goroutines: Node's methods may be called by any, one at a time where they
-// change the role (a lock sees to that); Follower's run on its own; Greet and
+// A full copy is as of one event, so that its parts can be read at any later
+// time while the master goes on; see engine/copy.go for why.
+//
+// Goroutines: Copy has one of the caller's. Node's methods may be called by any, one at a time where they
+// change the role (a lock sees to that); Follower's run on its own; Greet, Node.Copy and
 // Refuses on readers and event loops.
 //
 // What it does not: it knows neither gnet nor package reactor, and it appends
