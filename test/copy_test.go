@@ -401,3 +401,41 @@ func TestCopyRefusals(t *testing.T) {
 		return err == nil && binary.LittleEndian.Uint16(head) == codeDone
 	})
 }
+
+// TestCopyOfParted: a slave whose history has parted from its master's is not
+// replaced by itself, but by an order.
+func TestCopyOfParted(t *testing.T) {
+	t.Parallel()
+	m := startServer(t, options{config: config{"timeout.server.alive": 1000}})
+	c := dial(t, m)
+	c.ok(reqCreate("t", 0))
+	c.ok(reqPub("t", message("of both")))
+	s := startServer(t, following(m.port, nil))
+	caughtUp(t, m, s, "t")
+	s.stop()
+	slave := s.opts.args
+	s.opts.args = nil
+	s.restart()
+	dial(t, s).ok(reqPub("t", message("its own")))
+	s.stop()
+	c.ok(reqPub("t", message("the master's")))
+	c.ok(reqPub("t", message("and another")))
+	s.opts.args = slave
+	s.restart()
+	s.logs("histories part")
+	if strings.Contains(s.log.String(), "full copy") {
+		t.Error("a history that has parted is replaced without an order")
+	}
+	s.stop()
+	order := fmt.Sprintf(`{"master": %q, "discard": true}`, m.addr())
+	if err := os.WriteFile(filepath.Join(s.dataDir(), "reseed.json"), []byte(order), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s.restart()
+	caughtUp(t, m, s, "t")
+	if old, err := filepath.Glob(filepath.Join(s.dataDir(), "old-*")); len(old) > 0 || err != nil {
+		t.Errorf("what is discarded is kept: %v, %v", old, err)
+	}
+	s.stop()
+	s.verified()
+}
