@@ -71,6 +71,10 @@ func (w *writer) turn(cmd *Command) {
 	w.lapse(false) // of slaves of another reign
 	w.e.role.Store(int32(cmd.Role))
 	if cmd.Role == Master {
+		for _, t := range w.topics {
+			// Adopted topics can be of events that have not come.
+			w.nextID = max(w.nextID, t.Meta.CreateEventID+1)
+		}
 		// What is due is not known: the scheduler slept.
 		w.e.due.delay(0)
 		w.e.due.expiry(1)

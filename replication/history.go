@@ -67,8 +67,8 @@ func reigned(epochs []codec.Epoch, last int64) []codec.Epoch {
 }
 
 // maxEpochs is how many reigns are remembered; older ones become part of what
-// lies before the first. A thousand promotions fit into a greeting.
-const maxEpochs = 1000
+// lies before the first. They fit into a greeting, and into what is read of a small file.
+const maxEpochs = 500
 
 // reign returns the history with a new epoch that begins behind last.
 func reign(h storage.History, last int64) storage.History {

@@ -146,9 +146,11 @@ func (b *Batch) write() (topic string, err error) {
 			return t.name, err
 		}
 	}
-	if (b.deleted != nil || b.meta.takes) && s.binlog.begun > 0 {
+	if (b.created != nil || b.deleted != nil || b.meta.takes) && s.binlog.begun > 0 {
 		// What a deletion or a fired delay takes away cannot be put back from
-		// the binlog if the power goes and the binlog is what has lost it.
+		// the binlog if the power goes and the binlog is what has lost it. And a
+		// topic that the metadata keeps although the binlog has lost its
+		// creation would be one that no slave ever gets.
 		if err := s.binlog.syncWritten(); err != nil {
 			return "", &FatalError{err}
 		}
