@@ -26,8 +26,8 @@ import (
 
 // Limits of one answer.
 const (
-	copyTopics     = 512
-	copyFiles      = 4096
+	copyTopics     = 256
+	copyFiles      = 1024
 	copyDelayKeys  = 64 << 10 // looked at
 	copyDelayBytes = 1 << 20  // of payload; one larger message comes alone
 )

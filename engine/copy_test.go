@@ -77,8 +77,8 @@ func TestCopyTopicsInPages(t *testing.T) {
 	}
 	const many = copyFiles + 10
 	body := strings.Repeat("m", 5)
-	for range many {
-		r.ok(r.pushPublish(names[3], body))
+	for left := many; left > 0; left -= 200 {
+		r.ok(r.pushPublish(names[3], slices.Repeat([]string{body}, min(left, 200))...))
 	}
 	r.ok(r.pushDelete(names[7]))
 	asOf := r.e.LastEventID()

@@ -50,12 +50,12 @@ type source struct {
 func newSource(t *testing.T) *source {
 	s := &source{world: inMemory(t, 400)}
 	s.create("a", "b", "empty", "gone")
-	for i := range 30 {
+	for i := range 12 {
 		s.pub("a", fmt.Sprint("a", i), "second")
 		if i%3 == 0 {
 			s.pub("b", fmt.Sprint("b", i, strings.Repeat("x", 300)))
 		}
-		if i%10 == 0 {
+		if i%5 == 0 {
 			k, err := s.tryDelay("b", 5000-int64(i), fmt.Sprint("later ", i))
 			must(t, err)
 			s.delays = append(s.delays, k)
@@ -349,7 +349,7 @@ func TestCopyCrashesAtEveryStep(t *testing.T) {
 	again, installed := 0, 0
 	for at := 1; ; at++ {
 		done := false
-		for seed := range uint64(3) {
+		for seed := range uint64(2) {
 			x := &target{t: t, kept: slices.Clone(base.kept)}
 			x.use(base.fs.clone())
 			x.fs.crashAt = at
@@ -469,7 +469,7 @@ func TestCheckFindsEveryByte(t *testing.T) {
 			name := fileName(st.logName(topic).Dir, f.File)
 			w := &world{t: t, opt: x.opt}
 			b := w.slurp(name)
-			for off := 0; off < len(b); off += 7 {
+			for off := 0; off < len(b); off += 13 {
 				w.poke(name, int64(off), []byte{b[off] ^ 0x10})
 				checked, err := st.Check(topic)
 				must(t, err)
