@@ -171,6 +171,19 @@ func (e *Engine) readRecords(r *Read, scratch []byte) []byte {
 	return scratch
 }
 
+// LastRecord returns the first and the last event id of the last record in the
+// binlog, 0 for none. It reads a file: for goroutines of one's own.
+func (e *Engine) LastRecord() (first, last int64, err error) {
+	return e.records.LastRecord(e.binlog.End())
+}
+
+// LocateRecord does again what a read of that kind has done, for an event id
+// that was found out since. For readers.
+func (e *Engine) LocateRecord(r *Read, eventID int64) {
+	r.EventID = eventID
+	r.Pos, r.Err = e.locateRecord(eventID)
+}
+
 func (e *Engine) locateRecord(eventID int64) (storage.Pos, error) {
 	if eventID < 0 {
 		return storage.Pos{}, errReplicaEventID

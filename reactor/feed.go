@@ -122,8 +122,13 @@ func (s *session) recordsRead(r *engine.Read) {
 	if r.Err != nil {
 		why := r.Err.Error()
 		r.Release()
-		s.fail(why)
+		extended := s.feed.Extended
 		s.leaveFeed(why)
+		if extended {
+			s.refuse(why) // reports that are on their way must not be taken for requests
+			return
+		}
+		s.fail(why)
 		s.state = commanding
 		return
 	}

@@ -233,44 +233,7 @@ func (s *server) topicFile(topic string, n int) string {
 // content is what a server holds, as text.
 func (s *server) content() string {
 	s.t.Helper()
-	var b strings.Builder
-	o, err := storage.OpenOffline(s.opt.Path)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	logs, err := o.Topics()
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	for _, log := range logs {
-		t := s.e.Lookup([]byte(log.Topic))
-		if t == nil {
-			continue // on its way out
-		}
-		fmt.Fprintf(&b, "%s %+v\n", log.Topic, t.Meta)
-		err := o.Walk(log, storage.WalkStart{}, storage.WalkSeen{
-			Entry: func(e *storage.Entry) error {
-				fmt.Fprintf(&b, "  %d %d %.60q\n", e.EventID, e.AtMs, e.Message.Message)
-				return nil
-			},
-			Damage: func(at storage.Pos) { fmt.Fprintf(&b, "  damage at %v\n", at) },
-		})
-		if err != nil {
-			s.t.Fatal(err)
-		}
-	}
-	err = s.store.Meta().DelayKeys(0, func(k storage.DelayKey) bool {
-		p, _, err := s.store.Meta().DelayPayload(k)
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		fmt.Fprintf(&b, "delay %v %q\n", k, p)
-		return true
-	})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return b.String()
+	return content(s.t, s.opt.Path, s.store, s.e)
 }
 
 // fill gives a server something to copy.

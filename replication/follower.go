@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -41,7 +40,10 @@ type Follower struct {
 	greeted  bool
 	failed   error // of the first record of this stream that was not applied
 	reported int64 // last event id that the master was told of
-	progress bool  // this connection has brought something
+	records  bool  // this connection has brought some
+	// The last record that was applied, as far as this follower knows: see
+	// place.
+	lastFirst, lastID int64
 }
 
 func newFollower(n *Node, address string) *Follower {
@@ -59,25 +61,27 @@ func newFollower(n *Node, address string) *Follower {
 // run is the follower's goroutine.
 func (f *Follower) run() {
 	defer close(f.done)
-	pause := f.n.cfg.RetryFirst
+	pauses := backoff{first: f.n.cfg.RetryFirst, max: f.n.cfg.RetryMax}
 	for f.ctx.Err() == nil {
 		f.n.linkIs(f.address, LinkConnecting, nil)
+		before, began := f.n.position(), time.Now()
 		err := f.follow()
 		f.settle()
 		if f.ctx.Err() != nil {
 			break
 		}
-		if f.progress {
-			pause = f.n.cfg.RetryFirst
+		// Records that come and cannot be applied are no progress: the master
+		// would send the same ones again, and again at once.
+		if f.n.position() > before || f.greeted && time.Since(began) > f.n.cfg.RetryMax {
+			pauses.reset()
 		}
 		state := LinkWaiting
 		if final(err) {
-			state, pause = LinkRefused, f.n.cfg.RetryMax // it needs somebody to do something
-			state, err = f.copyInstead(state, err)
+			pauses.toMax() // it needs somebody to do something
+			state, err = f.copyInstead(LinkRefused, err)
 		}
 		f.n.linkIs(f.address, state, err)
-		f.sleep(pause/2 + rand.N(pause)) // so that slaves do not come all at once
-		pause = min(2*pause, f.n.cfg.RetryMax)
+		f.sleep(pauses.next())
 	}
 	f.n.linkIs(f.address, LinkOff, nil)
 }
@@ -115,7 +119,7 @@ func (e *IncompleteError) Error() string {
 
 // follow is one connection.
 func (f *Follower) follow() error {
-	f.progress, f.greeted, f.extended, f.failed = false, false, false, nil
+	f.records, f.greeted, f.extended, f.failed = false, false, false, nil
 	f.stream = f.n.streams.Add(1)
 	conn, err := f.n.cfg.Dial(f.ctx, f.address)
 	if err != nil {
@@ -128,8 +132,11 @@ func (f *Follower) follow() error {
 	if err := f.bootstrap(); err != nil {
 		return err
 	}
-	after := f.n.position()
-	f.reported = after
+	after, err := f.place()
+	if err != nil {
+		return err
+	}
+	f.reported = f.n.position()
 	req, err := codec.AppendReplica(nil, traceID, after, f.n.greeting())
 	if err != nil {
 		return err
@@ -140,6 +147,25 @@ func (f *Follower) follow() error {
 	go f.link.stream()
 	defer f.drop()
 	return f.receive()
+}
+
+// place returns the event id that the master is asked to go on behind: the
+// first one of the last record. Existing masters do not find the others, and
+// would refuse for ever a slave that has a batch last. Those of this project
+// take the last one from the greeting.
+func (f *Follower) place() (int64, error) {
+	at := f.n.position()
+	if f.lastID != at {
+		first, last, err := f.n.cfg.Engine.LastRecord()
+		if err != nil {
+			return 0, fmt.Errorf("the end of the binlog: %w", err)
+		}
+		f.lastFirst, f.lastID = first, last
+	}
+	if f.lastID != at {
+		return at, nil // the binlog is empty, and at is what this slave was told to begin behind
+	}
+	return f.lastFirst, nil
 }
 
 // drop waits for the reading goroutine to end.
@@ -260,13 +286,13 @@ func (f *Follower) frame(fr *frame, body []byte) error {
 // greet takes the greeting of a master of this project.
 func (f *Follower) greet(text []byte) error {
 	g, err := codec.ParseGreeting(text)
-	if err != nil || f.greeted {
+	if err != nil {
 		return fmt.Errorf("the master's greeting cannot be read: %w", err)
 	}
-	f.extended = true
-	if g.HeartbeatMs > 0 {
-		f.link.patient.slower(time.Duration(g.HeartbeatMs) * time.Millisecond * 2)
+	if f.greeted {
+		return errors.New("the master greets in the middle of its stream")
 	}
+	f.extended = true
 	f.n.masterLast.Store(g.LastEventID)
 	return f.begin(&g)
 }
@@ -275,6 +301,9 @@ func (f *Follower) greet(text []byte) error {
 // where the master is an existing server.
 func (f *Follower) begin(g *codec.Greeting) error {
 	f.greeted = true
+	if g == nil {
+		f.n.masterLast.Store(0) // an existing master does not say
+	}
 	h := f.n.History()
 	before, last := h, f.n.position()
 	// A promotion that was cut short may have announced an epoch.
@@ -304,7 +333,7 @@ func (f *Follower) record(raw []byte) error {
 	if err != nil {
 		return fmt.Errorf("a record behind event %d cannot be read: %w", f.n.position(), err)
 	}
-	if h := f.n.History(); !f.extended && !f.progress && f.n.position() == 0 && cmd.Record().EventID > 1 {
+	if h := f.n.History(); !f.extended && !f.records && f.n.position() == 0 && cmd.Record().EventID > 1 {
 		// An existing master does not say what it lacks.
 		h.IncompleteFrom = cmd.Record().EventID
 		if err := f.n.saveHistory(h); err != nil {
@@ -313,7 +342,7 @@ func (f *Follower) record(raw []byte) error {
 		}
 		f.n.cfg.Events.note(fmt.Sprintf("history incomplete: the master's oldest event is %d; what was published before is not copied", h.IncompleteFrom), nil)
 	}
-	f.progress = true
+	f.records = true
 	return f.push(cmd)
 }
 
@@ -368,15 +397,7 @@ func (f *Follower) wait() error {
 
 // drain takes what the writer has answered, and reports it to the master.
 func (f *Follower) drain() error {
-	f.mailbox.Drain(func(note *engine.Note) {
-		cmd := note.Subject.(*engine.Command)
-		f.out--
-		f.outBytes -= cmd.Size()
-		if cmd.Err != nil && f.failed == nil && !errors.Is(cmd.Err, engine.ErrTopicExist) {
-			f.failed = cmd.Err
-		}
-		f.pool.Put(cmd)
-	})
+	f.mailbox.Drain(f.back)
 	if f.failed != nil {
 		return fmt.Errorf("not applied behind event %d: %w", f.n.position(), f.failed)
 	}
@@ -387,16 +408,27 @@ func (f *Follower) drain() error {
 	return nil
 }
 
+// back takes one command that the writer has answered.
+func (f *Follower) back(note *engine.Note) {
+	cmd := note.Subject.(*engine.Command)
+	f.out--
+	f.outBytes -= cmd.Size()
+	switch {
+	case cmd.Err == nil:
+		if cmd.Kind == engine.Replicate && cmd.EventID > f.lastID {
+			f.lastFirst, f.lastID = cmd.Record().EventID, cmd.EventID
+		}
+	case f.failed == nil && !errors.Is(cmd.Err, engine.ErrTopicExist):
+		f.failed = cmd.Err
+	}
+	f.pool.Put(cmd)
+}
+
 // settle waits for everything that is under way: the writer answers always.
 func (f *Follower) settle() {
 	for f.out > 0 {
 		<-f.wake
-		f.mailbox.Drain(func(note *engine.Note) {
-			cmd := note.Subject.(*engine.Command)
-			f.out--
-			f.outBytes -= cmd.Size()
-			f.pool.Put(cmd)
-		})
+		f.mailbox.Drain(f.back)
 	}
 }
 

@@ -31,6 +31,9 @@ const (
 	// growBytes is how much memory is taken at once for a record that has been
 	// announced and has not arrived.
 	growBytes = 1 << 20
+	// heartbeatMaxMs is the longest interval that a master may ask this server
+	// to bear with: the longest that one can be configured with.
+	heartbeatMaxMs = 3600_000
 	// listMax is the longest list of topics that is taken, as JSON.
 	listMax = 1 << 30
 )
@@ -92,7 +95,7 @@ func (p *patient) Read(b []byte) (int, error) {
 }
 
 // slower takes the master's own interval where it is longer than this
-// server's. A read under way keeps its deadline.
+// server's.
 func (p *patient) slower(wait time.Duration) {
 	if int64(wait) > p.wait.Load() {
 		p.wait.Store(int64(wait))
@@ -228,7 +231,22 @@ func (l *link) frame(s *slab) error {
 		return explainEnd(err)
 	}
 	s.frames = append(s.frames, f)
+	if f.code == codec.CodeGreeting {
+		l.heed(s.body(&f))
+	}
 	return nil
+}
+
+// heed bears with a master that is silent for longer than this server would
+// be. It is done here and not where the greeting is judged, because the next
+// read may begin before that, and keeps its deadline.
+func (l *link) heed(greeting []byte) {
+	g, err := codec.ParseGreeting(greeting)
+	if err != nil {
+		return // the follower says so
+	}
+	interval := min(max(g.HeartbeatMs, 0), heartbeatMaxMs)
+	l.patient.slower(time.Duration(interval) * time.Millisecond * 2)
 }
 
 // readInto appends n bytes, taking memory as they arrive.

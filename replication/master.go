@@ -43,9 +43,15 @@ func (n *Node) Greet(r *engine.Read) {
 		return
 	}
 	// Before the place is looked at: an event id can stand in both histories.
-	if err := compare(h.Epochs, g.Epochs, last, r.EventID); err != nil {
+	if err := compare(h.Epochs, g.Epochs, last, max(r.EventID, g.LastEventID)); err != nil {
 		r.Err = refusal(err)
 		return
+	}
+	if g.LastEventID > r.EventID {
+		// It has asked as existing masters want it, see Follower.place. What
+		// it says that it holds is looked up as what it asks for is: replies may
+		// be waiting for it.
+		n.cfg.Engine.LocateRecord(r, g.LastEventID)
 	}
 	if r.Err != nil {
 		return

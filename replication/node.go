@@ -169,6 +169,7 @@ func Base(h storage.History, binlogLast, event int64, slave bool) int64 {
 }
 
 func (n *Node) startFollower(master string) {
+	n.masterLast.Store(0)
 	n.follower = newFollower(n, master)
 	go n.follower.run()
 }

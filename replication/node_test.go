@@ -26,6 +26,7 @@ type rig struct {
 	saves atomic.Int64
 	fail  atomic.Bool // saving the history fails
 	dials atomic.Int64
+	set   func(*Config) // changes what open uses
 }
 
 type shakyStore struct{ r *rig }
@@ -69,14 +70,18 @@ func (r *rig) open(master string) {
 		FirstScanAfter: time.Hour, RetentionEvery: time.Hour, Role: role, LastEventID: last,
 		Mailboxes: []*engine.Mailbox{engine.NewMailbox(func() {})}, Clock: engine.WallClock{},
 	}, store, state)
-	r.n = New(Config{
+	cfg := Config{
 		Engine: r.e, Store: shakyStore{r}, Clock: engine.WallClock{}, Master: master, Port: 1, Heartbeat: time.Second,
 		Silence: 2 * time.Second, RetryFirst: time.Millisecond, RetryMax: 5 * time.Millisecond,
 		Dial: func(context.Context, string) (net.Conn, error) {
 			r.dials.Add(1)
 			return nil, errors.New("nobody is there")
 		},
-	})
+	}
+	if r.set != nil {
+		r.set(&cfg)
+	}
+	r.n = New(cfg)
 	r.e.Start()
 	if err := r.n.Start(); err != nil {
 		r.t.Fatal(err)

@@ -68,40 +68,47 @@ func (r *BinlogReader) Oldest(end Pos) (eventID int64, complete bool, err error)
 	return 0, len(ids) == 0 || ids[0] == 0, nil
 }
 
-// Last returns the last event id that the binlog holds, 0 for none. It reads
-// from the newest index entry on, at most a file where there is none.
+// Last returns the last event id that the binlog holds, 0 for none; see
+// LastRecord.
 func (r *BinlogReader) Last(end Pos) (int64, error) {
-	ids, err := listFiles(r.fsys, r.dir)
-	if err != nil {
-		return 0, err
-	}
-	for i := len(ids) - 1; i >= 0; i-- {
-		last, err := r.lastIn(ids[i], end)
-		if last != 0 || err != nil {
-			return last, err
-		}
-	}
-	return 0, nil
+	_, last, err := r.LastRecord(end)
+	return last, err
 }
 
-func (r *BinlogReader) lastIn(file int64, end Pos) (int64, error) {
+// LastRecord returns the first and the last event id of the binlog's last
+// record, 0 for none. It reads from the newest index entry on, at most a file
+// where there is none.
+func (r *BinlogReader) LastRecord(end Pos) (first, last int64, err error) {
+	ids, err := listFiles(r.fsys, r.dir)
+	if err != nil {
+		return 0, 0, err
+	}
+	for i := len(ids) - 1; i >= 0; i-- {
+		first, last, err = r.lastIn(ids[i], end)
+		if last != 0 || err != nil {
+			return first, last, err
+		}
+	}
+	return 0, 0, nil
+}
+
+func (r *BinlogReader) lastIn(file int64, end Pos) (first, last int64, err error) {
 	s := r.search()
 	f, stop, err := s.openUpTo(file, end)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer f.Close()
 	var h head
 	parse := func(b []byte) (int, error) { return s.parse(b, &h) }
-	last := int64(0)
 	from := s.nearest(f, file, stop, func(indexEntry) bool { return true })
 	_, err = scanTail(f, from, binlogKind, parse, func(_, to int64) error {
 		if to <= stop {
-			last = h.last
+			first, last = h.first, h.last
 		}
 		return nil
 	})
-	return last, err
+	return first, last, err
 }
 
 // Records is what ReadRecords has read.
