@@ -309,7 +309,7 @@ func (f *Follower) begin(g *codec.Greeting) error {
 	// A promotion that was cut short may have announced an epoch.
 	h.Slave, h.Epochs = true, reigned(h.Epochs, last)
 	if g != nil {
-		if err := compare(g.Epochs, h.Epochs, g.LastEventID, last); err != nil {
+		if err := compare(g.Epochs, h.Epochs, g.LastEventID, f.n.holds(&h)); err != nil {
 			return &RefusedError{err.Error()}
 		}
 		if last == 0 && !g.Complete && g.OldestEventID > 1 {

@@ -43,7 +43,7 @@ func (n *Node) Greet(r *engine.Read) {
 		return
 	}
 	// Before the place is looked at: an event id can stand in both histories.
-	if err := compare(h.Epochs, g.Epochs, last, max(r.EventID, g.LastEventID)); err != nil {
+	if err := compare(h.Epochs, g.Epochs, last, g.LastEventID); err != nil {
 		r.Err = refusal(err)
 		return
 	}

@@ -211,10 +211,21 @@ func (n *Node) saveHistory(h storage.History) error {
 // position returns the last event that this server holds.
 func (n *Node) position() int64 { return n.cfg.Engine.LastEventID() }
 
+// holds returns the last event of a history that this server has, 0 for none: a
+// slave that was told an event id to begin behind has nothing yet that could
+// differ from its master's.
+func (n *Node) holds(h *storage.History) int64 {
+	at := n.position()
+	if at <= h.Base && len(h.Epochs) == 0 {
+		return 0
+	}
+	return at
+}
+
 func (n *Node) greeting() *codec.Greeting {
 	h := n.History()
 	return &codec.Greeting{
-		Node: h.Node, Epochs: h.Epochs, LastEventID: n.position(), Port: n.cfg.Port,
+		Node: h.Node, Epochs: h.Epochs, LastEventID: n.holds(&h), Port: n.cfg.Port,
 		HeartbeatMs: n.cfg.Heartbeat.Milliseconds(),
 	}
 }

@@ -27,6 +27,8 @@ type rig struct {
 	fail  atomic.Bool // saving the history fails
 	dials atomic.Int64
 	set   func(*Config) // changes what open uses
+	event int64         // after which an empty slave goes on
+	end   atomic.Uint64 // of the binlog, behind the last do
 }
 
 type shakyStore struct{ r *rig }
@@ -64,6 +66,7 @@ func (r *rig) open(master string) {
 	if master != "" {
 		role = engine.Slave
 	}
+	last = Base(store.History(), last, r.event, role == engine.Slave)
 	r.store = store
 	r.e = engine.New(engine.Config{
 		Loops: 1, RingSize: 64, Readers: 1, MaxInflightBytes: 1 << 20, MaxPushBytes: 1 << 20, MaxTopics: 10,
@@ -103,17 +106,23 @@ func (r *rig) stop() {
 // publish gives a master an event of its own.
 func (r *rig) publish(topic string) {
 	r.t.Helper()
+	r.do(func(c *engine.Command) { c.Kind = engine.Create; c.SetText([]byte(topic), nil, nil) })
+}
+
+// do lets the engine do a command.
+func (r *rig) do(set func(*engine.Command)) {
+	r.t.Helper()
 	done := make(chan struct{}, 1)
 	cmd := new(engine.CommandPool).Get()
-	cmd.Kind, cmd.Mailbox = engine.Create, engine.NewMailbox(func() { done <- struct{}{} })
-	cmd.SetText([]byte(topic), nil, nil)
+	set(cmd)
+	cmd.Mailbox, cmd.ReceivedAtMs = engine.NewMailbox(func() { done <- struct{}{} }), time.Now().UnixMilli()
 	if !r.e.Push(cmd) {
 		r.t.Fatal("the ring is full")
 	}
-	<-done
-	if cmd.Err != nil {
+	if <-done; cmd.Err != nil {
 		r.t.Fatal(cmd.Err)
 	}
+	r.end.Store(r.store.BinlogEnd().Pack())
 }
 
 // saved returns the history as the node knows it, which is what it has saved.
