@@ -290,7 +290,7 @@ func TestSwitchoverFails(t *testing.T) {
 	c.ok(reqCreate("t", 0))
 	s.awaitEqual(m)
 	epoch := m.status().Replication.Epoch
-	s.signal(syscall.SIGSTOP)
+	s.freeze()
 	c.ok(reqPub("t", message("1")))
 	status, out := m.command("switchover")
 	s.signal(syscall.SIGCONT)

@@ -192,7 +192,7 @@ func TestCase74SilentMaster(t *testing.T) {
 	dial(t, m).ok(reqCreate("t", 0))
 	s := startSlave(t, m, config{"timeout.server.alive": 300, "replication.retryMaxMs": 200})
 	wantSame(t, m, s)
-	m.signal(syscall.SIGSTOP)
+	m.freeze()
 	await(t, slack(10*time.Second), "the slave notices", func() bool { return strings.Contains(s.log.String(), "was silent for") })
 	m.signal(syscall.SIGCONT)
 	dial(t, m).ok(reqPub("t", message("after")))

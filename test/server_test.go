@@ -331,6 +331,23 @@ func (s *server) signal(sig syscall.Signal) {
 	}
 }
 
+// freeze stops the process without ending it, and waits until every thread of
+// it stands: until then it still answers.
+func (s *server) freeze() {
+	s.t.Helper()
+	s.signal(syscall.SIGSTOP)
+	await(s.t, slack(10*time.Second), "the process stands", func() bool {
+		states, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", s.pid))
+		for _, name := range states {
+			b, err := os.ReadFile(name)
+			if _, rest, ok := strings.Cut(string(b), ") "); err == nil && (!ok || !strings.HasPrefix(rest, "T")) {
+				return false
+			}
+		}
+		return len(states) > 0
+	})
+}
+
 // wait waits for the end of the process and returns its exit status, −1 when
 // a signal ended it.
 func (s *server) wait(limit time.Duration) int {
