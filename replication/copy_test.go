@@ -451,7 +451,7 @@ func TestCopyAcrossRestarts(t *testing.T) {
 		m.pub("a", fmt.Sprint("between ", rounds))
 	}
 	defer m.stop()
-	if rounds < 3 || rounds == 30 {
+	if rounds < 2 || rounds == 30 {
 		t.Errorf("%d rounds: the copy was not interrupted, or did not go on", rounds)
 	}
 	m.onAsk(nil)
