@@ -67,7 +67,7 @@ func newMetaBase(t *testing.T, end string) metaBase {
 		s.stop()
 	}
 	if time.Now().After(b.due) {
-		t.Fatal("the machine is too slow: the delayed messages have fired before they should")
+		t.Skip("the machine is too slow: the delayed messages have fired before they should")
 	}
 	return b
 }
