@@ -238,7 +238,7 @@ func TestDamagedRecords(t *testing.T) {
 func TestShortenedChecksum(t *testing.T) {
 	for id := range int64(1000) {
 		b := AppendBinlogRecord(nil, &BinlogRecord{Command: DeleteTopic, EventID: id, Topic: []byte("t")}, nil)
-		at := lineEnd(b) - checksumDigits
+		at := lineEnd(b) - ChecksumDigits
 		if b[at] != '0' {
 			continue
 		}
@@ -318,7 +318,7 @@ func checkSameRecord(t *testing.T, b []byte, r *BinlogRecord) {
 	again := AppendBinlogRecord(nil, r, nil)
 	fields := lineEnd(again)
 	if !r.Checksummed {
-		fields -= 1 + checksumDigits
+		fields -= 1 + ChecksumDigits
 	}
 	if len(b) < fields || !bytes.Equal(b[4:fields], again[4:fields]) || !bytes.Equal(b[lineEnd(b):], again[lineEnd(again):]) {
 		t.Fatalf("appended again\n%q, was\n%q", again, b)

@@ -21,8 +21,9 @@ import (
 // as they are; a field in its place that is no checksum is damage.
 
 const (
-	recordPrefix   = 4
-	checksumDigits = 8
+	recordPrefix = 4
+	// ChecksumDigits is how many hexadecimal digits a checksum has.
+	ChecksumDigits = 8
 	// MaxRecordLine is the longest line that existing readers hold.
 	MaxRecordLine = 508
 )
@@ -97,7 +98,7 @@ func FinishRecord(dst []byte, at int, payload, payload2 []byte) []byte {
 const hexDigits = "0123456789abcdef"
 
 func appendHex32(dst []byte, v uint32) []byte {
-	var text [checksumDigits]byte
+	var text [ChecksumDigits]byte
 	for i := range text {
 		text[i] = hexDigits[v>>(28-4*i)&15]
 	}
@@ -107,7 +108,7 @@ func appendHex32(dst []byte, v uint32) []byte {
 // parseHex32 accepts exactly what appendHex32 writes, so that no flipped bit
 // turns one spelling of a checksum into another.
 func parseHex32(b []byte) (v uint32, ok bool) {
-	if len(b) != checksumDigits {
+	if len(b) != ChecksumDigits {
 		return 0, false
 	}
 	for _, c := range b {

@@ -26,13 +26,16 @@ type tail struct {
 // torn returns the bytes behind the last whole record.
 func (t *tail) torn() int64 { return t.size - t.good }
 
-// recordKind says where a record's line has its payload's length.
-type recordKind struct{ fields, length int }
+// recordKind says how many fields a record's line has before the checksum,
+// where it has its payload's length, and which field is text and no number.
+type recordKind struct{ fields, length, text int }
 
 var (
-	binlogKind = recordKind{6, 5}
-	topicKind  = recordKind{topicFields, 3}
+	binlogKind = recordKind{6, 5, 4}
+	topicKind  = recordKind{topicFields, 3, noText}
 )
+
+const noText = -1
 
 // scanTail walks a file from from on to its size. see is called for each
 // record with its offset; parse has the contract of ParseTopicRecord and
@@ -173,11 +176,22 @@ func claimAt(f File, kind recordKind, at, size int64) (claim, error) {
 	if err != nil {
 		return claim{}, nil
 	}
-	payload, ok := l.Decimal(kind.length)
-	if !ok || payload < 0 || payload > maxStoredPayload {
+	// A separator that is damaged moves the fields behind it by one, and a
+	// checksum whose digits are decimal ones can then stand where the length
+	// does: a line is believed as a whole or not at all.
+	for i := range kind.fields {
+		if _, number := l.Decimal(i); !number && i != kind.text {
+			return claim{}, nil
+		}
+	}
+	payload, _ := l.Decimal(kind.length)
+	if payload < 0 || payload > maxStoredPayload {
 		return claim{}, nil
 	}
 	c := claim{known: true, at: at + int64(n), end: at + int64(n) + payload}
+	if !l.Checksummed() && len(l.Field(kind.length)) == codec.ChecksumDigits && c.end > size {
+		return claim{}, nil // likewise, where what is damaged stands beside the text
+	}
 	if l.Checksummed() {
 		line, from := s.rest[4:n], 0
 		for i := range kind.fields {
