@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net"
 	"strconv"
 	"time"
@@ -47,17 +48,33 @@ func (s *server) replicationConfig(store *storage.Store, e *engine.Engine, state
 	return cfg
 }
 
-// linkChanged logs how a slave stands with its master; the same trouble once
-// in a while only.
+// linkLog is the trouble with the master that was logged last. It belongs to the
+// follower, whose goroutine tells of changes.
+type linkLog struct {
+	trouble string
+	at      time.Time
+}
+
+// linkRepeat is how long the same trouble with the master is not logged again: a
+// slave that needs somebody, or a master that is away for a night, must not fill
+// a disk.
+const linkRepeat = time.Minute
+
+// linkChanged logs how a slave stands with its master.
 func (s *server) linkChanged(state replication.LinkState, master string, err error) {
 	var line *zerolog.Event
 	switch state {
 	case replication.LinkStreaming:
 		line = s.log.Info()
 	case replication.LinkWaiting, replication.LinkRefused:
+		trouble := fmt.Sprint(state, " ", err)
+		if trouble == s.link.trouble && time.Since(s.link.at) < linkRepeat {
+			return
+		}
 		if line = s.warn("link " + state.String()); line == nil {
 			return
 		}
+		s.link = linkLog{trouble, time.Now()}
 	default:
 		line = s.log.Debug()
 	}

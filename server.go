@@ -31,6 +31,7 @@ type server struct {
 	again  chan struct{}     // a full copy was ordered: stop and start anew
 	node   *replication.Node // set before connections come
 	ready  atomic.Bool
+	link   linkLog
 }
 
 func newServer(cfg *conf.Config, log zerolog.Logger) *server {

@@ -2,6 +2,7 @@ package test
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -72,6 +73,7 @@ type options struct {
 	first  bool     // run as process 1 of a PID namespace of its own
 	uid    int      // run as this user and group when not 0; needs root
 	wrap   []string // a command that runs the server, as which it keeps the process id
+	host   string   // address to bind and to be reached at when not 127.0.0.1
 }
 
 // server is one server under test; restart starts it again on its directory.
@@ -177,7 +179,9 @@ func newServer(t testing.TB, opts options) *server {
 }
 
 func (s *server) configPath() string { return filepath.Join(s.dir, "config", "config.yaml") }
-func (s *server) addr() string       { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
+func (s *server) addr() string {
+	return net.JoinHostPort(cmp.Or(s.opts.host, "127.0.0.1"), strconv.Itoa(s.port))
+}
 
 // dataDir is where store.path of the base configuration leads.
 func (s *server) dataDir() string { return filepath.Join(s.dir, "data") }
@@ -186,6 +190,7 @@ func (s *server) dataDir() string { return filepath.Join(s.dir, "data") }
 func (s *server) writeConfig() error {
 	values := baseConfig()
 	values["port"] = s.port
+	values["host"] = cmp.Or(s.opts.host, "127.0.0.1")
 	if !peer {
 		values["admin.port"] = 0 // the servers of all tests would meet at the default
 	}
