@@ -16,6 +16,9 @@
 //
 // What it promises:
 //
+//   - the master is asked to go on behind the first event id of the slave's last
+//     record, because existing masters find no other of a batch; one of this
+//     project learns from the greeting what the slave holds;
 //   - a slave's position is the end of its own binlog. It moves when an event
 //     is applied, and by nothing else: an event that cannot be read or applied
 //     is tried again, neither skipped nor a reason to begin anew;

@@ -31,8 +31,11 @@
 //	                             stop. Meant for -run Golden, which proves the
 //	                             replayer against the server that was recorded
 //
-// The suite uses the loopback interface only. Some tests read /proc and so
-// need Linux. Full disks are small tmpfs mounts, for which the tests have to
-// run as root; system calls are made to fail by strace, which has to be
-// installed. Where one is missing, its tests are skipped and say so.
+// The suite uses the loopback interface, and for links that lose packets a
+// network namespace that it makes, with addresses of 198.18.0.0/15, which is
+// for tests of networks. Some tests read /proc and so need Linux. Full disks
+// are small tmpfs mounts, for which the tests have to run as root, as for
+// namespaces, which need ip and tc; system calls are made to fail by strace,
+// which has to be installed. Where one is missing, its tests are skipped and
+// say so.
 package test

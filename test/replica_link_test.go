@@ -22,7 +22,7 @@ func links(m *server) int { return strings.Count(m.log.String(), "a slave copies
 // borne comes through a slow link, in one connection, and so do those behind it.
 func TestCase77SlowLink(t *testing.T) {
 	t.Parallel()
-	alive := config{"timeout.server.alive": 500}
+	alive := config{"timeout.server.alive": slack(500 * time.Millisecond).Milliseconds()}
 	m := startServer(t, options{config: alive})
 	c := dial(t, m)
 	c.ok(reqCreate("t", 0))
@@ -31,10 +31,6 @@ func TestCase77SlowLink(t *testing.T) {
 	s := startServer(t, following(p.port, alive))
 	wantSame(t, m, s)
 	p.allow(0)
-	c.ok(reqPub("t", message(strings.Repeat("large", scale(80_000, 400_000)))))
-	for i := range 100 {
-		c.ok(reqPub("t", message(fmt.Sprint(i))))
-	}
 	stop := make(chan struct{})
 	defer close(stop)
 	go func() { // 100 KB/s, in pieces of the tap's buffer
@@ -48,6 +44,10 @@ func TestCase77SlowLink(t *testing.T) {
 		}
 	}()
 	start := time.Now()
+	c.ok(reqPub("t", message(strings.Repeat("large", scale(80_000, 400_000)))))
+	for i := range 100 {
+		c.ok(reqPub("t", message(fmt.Sprint(i))))
+	}
 	await(t, time.Minute, "the binlogs are as long", func() bool { return binlogSize(t, m) == binlogSize(t, s) })
 	if d := time.Since(start); d < 2*time.Second {
 		t.Errorf("the link was not slow: %v", d)
@@ -114,10 +114,11 @@ func namespace(t *testing.T) (wrap []string, inside, outside, device string) {
 func TestCase74DroppedPackets(t *testing.T) {
 	t.Parallel()
 	wrap, inside, outside, device := namespace(t)
-	m := startServer(t, options{host: outside, config: config{"timeout.server.alive": 500, "replication.sendTimeoutMs": 5000}})
+	alive := slack(500 * time.Millisecond).Milliseconds()
+	m := startServer(t, options{host: outside, config: config{"timeout.server.alive": alive, "replication.sendTimeoutMs": 5000}})
 	c := dial(t, m)
 	c.ok(reqCreate("t", 0))
-	o := following(m.port, config{"timeout.server.alive": 500})
+	o := following(m.port, config{"timeout.server.alive": alive})
 	o.wrap, o.host = wrap, inside
 	o.args[3] = outside
 	s := startServer(t, o)
@@ -150,7 +151,7 @@ func TestCase74DroppedPackets(t *testing.T) {
 	tool("tc qdisc del dev " + device + " root")
 
 	tool("ip link set " + device + " down")
-	await(t, 10*time.Second, "the slave notices", func() bool { return strings.Contains(s.log.String(), "was silent for") })
+	await(t, slack(10*time.Second), "the slave notices", func() bool { return strings.Contains(s.log.String(), "was silent for") })
 	c.ok(reqPub("t", message("meanwhile")))
 	tool("ip link set " + device + " up")
 	wantSame(t, m, s)
