@@ -32,6 +32,7 @@ func (s *session) copyPart(req *codec.Request) {
 			return
 		}
 		s.copies = true
+		setUserTimeout(s.conn.Fd(), s.sendTimeout())
 	}
 	s.state = copying
 	s.startRead(&engine.Read{Kind: engine.CopyPart, Link: &engine.Link{Hello: bytes.Clone(req.Payload)}, Render: rep.Copy})

@@ -45,6 +45,7 @@ func (c *fakeConn) EventLoop() gnet.EventLoop { return c.h.el }
 func (c *fakeConn) Context() any              { return c.ctx }
 func (c *fakeConn) SetContext(ctx any)        { c.ctx = ctx }
 func (c *fakeConn) RemoteAddr() net.Addr      { return &net.TCPAddr{} }
+func (c *fakeConn) Fd() int                   { return -1 }
 func (c *fakeConn) OutboundBuffered() int     { return len(c.buffer) }
 
 func (c *fakeConn) Next(n int) ([]byte, error) {

@@ -97,6 +97,7 @@ func (s *session) sought(r *engine.Read) {
 		rep.Connected(f)
 	}
 	s.feed, s.state = f, feeding
+	setUserTimeout(s.conn.Fd(), s.sendTimeout())
 	s.out = append(s.out, r.Link.Answer...)
 	s.flush()
 	s.pumpFeed()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/panjf2000/gnet/v2"
 	"github.com/panjf2000/gnet/v2/pkg/logging"
+	"golang.org/x/sys/unix"
 
 	"smss/codec"
 	"smss/engine"
@@ -97,6 +98,18 @@ func (r *Reactor) Start(ln net.Listener, e *engine.Engine, clock engine.Clock, l
 // subscriber's name does not stay taken.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 6 * time.Second, Count: 5}
 
+// vanishedAfter is how long a peer may leave unacknowledged what it was sent. A
+// heartbeat on its way to one that has vanished puts keep-alive off, and alone
+// would be sent again for a quarter of an hour.
+const vanishedAfter = time.Minute
+
+// setUserTimeout bounds how long the peer of a socket may acknowledge nothing,
+// or take nothing.
+func setUserTimeout(fd int, d time.Duration) {
+	// Without it the peer is found gone later; what it takes is watched anyway.
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds()))
+}
+
 // acceptAll is the accepting goroutine.
 func (r *Reactor) acceptAll() {
 	defer close(r.done)
@@ -140,6 +153,9 @@ func (r *Reactor) admit(c net.Conn) {
 	if tcp, ok := c.(*net.TCPConn); ok {
 		// A connection that is gone already shows itself when it is read.
 		_ = tcp.SetKeepAliveConfig(keepAlive)
+		if raw, err := tcp.SyscallConn(); err == nil {
+			_ = raw.Control(func(fd uintptr) { setUserTimeout(int(fd), max(vanishedAfter, r.cfg.WriteTimeout)) })
+		}
 	}
 	s := &session{linger: -1}
 	_, err := r.client.EnrollContext(c, s)
