@@ -9,11 +9,16 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
+
+	"smss/codec"
+	"smss/storage"
 )
 
 // step is one line of a transcript in ../test/testdata/golden.
@@ -29,12 +34,7 @@ type step struct {
 	WaitMS int             `json:"wait_ms"`
 }
 
-var transcripts = []struct {
-	name      string
-	heartbeat time.Duration
-	badger    bool
-	passes    int // 0 = as many as that takes
-}{
+var transcripts = []transcript{
 	{name: "alive"},
 	{name: "deleted-under-a-subscriber"},
 	{name: "heartbeat", heartbeat: 800 * time.Millisecond},
@@ -45,6 +45,15 @@ var transcripts = []struct {
 	// These take longer, so only some of the places are tried.
 	{name: "delay", badger: true, passes: 4},
 	{name: "large", passes: 4},
+	{name: "replica", heartbeat: 3 * time.Second, badger: true, feeds: true, passes: 4},
+}
+
+type transcript struct {
+	name      string
+	heartbeat time.Duration
+	badger    bool
+	feeds     bool // the server goes on sending: the transcript ends before
+	passes    int  // 0 = as many as that takes
 }
 
 func readSteps(t *testing.T, name string) []step {
@@ -88,7 +97,7 @@ func TestGoldenEverySplit(t *testing.T) {
 				stride = max(stride, 8)
 			}
 			for at := 1; at <= passes; at += stride {
-				play(t, g.heartbeat, g.badger, steps, func(c *fakeConn, b []byte) {
+				play(t, g, steps, func(c *fakeConn, b []byte) {
 					c.split(b, 1+(at-1)%max(len(b)-1, 1))
 				})
 			}
@@ -106,7 +115,7 @@ func TestGoldenByteByByte(t *testing.T) {
 			if g.name == "large" {
 				size = 1 << 10
 			}
-			play(t, g.heartbeat, g.badger, readSteps(t, g.name), func(c *fakeConn, b []byte) {
+			play(t, g, readSteps(t, g.name), func(c *fakeConn, b []byte) {
 				for len(b) > 0 {
 					n := min(size, len(b))
 					c.put(b[:n])
@@ -123,7 +132,7 @@ func TestGoldenPieces(t *testing.T) {
 			t.Parallel()
 			for seed := range uint64(3) {
 				random := rand.New(rand.NewPCG(seed, 1))
-				play(t, g.heartbeat, g.badger, readSteps(t, g.name), func(c *fakeConn, b []byte) {
+				play(t, g, readSteps(t, g.name), func(c *fakeConn, b []byte) {
 					for len(b) > 0 {
 						n := 1 + random.IntN(len(b))
 						c.put(b[:n])
@@ -136,14 +145,16 @@ func TestGoldenPieces(t *testing.T) {
 }
 
 // play plays a transcript against a fresh engine.
-func play(t *testing.T, heartbeat time.Duration, badger bool, steps []step, send func(*fakeConn, []byte)) {
+func play(t *testing.T, g transcript, steps []step, send func(*fakeConn, []byte)) {
 	t.Helper()
 	// A harness that is done is stopped at once and not at the end of the test.
 	t.Run("", func(t *testing.T) {
-		h := newHarness(t, setup{badger: badger, cfg: func(c *Config) {
-			if heartbeat > 0 {
-				c.Heartbeat = heartbeat
+		h := newHarness(t, setup{badger: g.badger, cfg: func(c *Config) {
+			if g.heartbeat > 0 {
+				c.Heartbeat = g.heartbeat
 			}
+			feed := &Replication{Refuses: func(net.Addr) string { return "" }, MaxReplicas: 3, SendTimeout: time.Minute}
+			c.Replication = func() *Replication { return feed }
 		}})
 		conns := map[string]*fakeConn{}
 		for i, s := range steps {
@@ -153,7 +164,7 @@ func play(t *testing.T, heartbeat time.Duration, badger bool, steps []step, send
 		}
 		for name, c := range conns {
 			h.settle()
-			if len(c.sent) > 0 {
+			if len(c.sent) > 0 && !g.feeds {
 				t.Errorf("connection %s was sent %d bytes too many: %.60x", name, len(c.sent), c.sent)
 			}
 		}
@@ -219,6 +230,9 @@ func (c *fakeConn) expect(s step) error {
 	if s.JSON == nil {
 		return nil
 	}
+	if len(got) == storage.RecordFrameOverhead {
+		return c.expectRecord(s, int(binary.LittleEndian.Uint32(got[codec.ReplyHeaderSize:])))
+	}
 	text := c.full(int(binary.LittleEndian.Uint32(got[2:])))
 	var gotValue, wantValue any
 	if err := decodeJSON(text, &gotValue); err != nil {
@@ -229,6 +243,39 @@ func (c *fakeConn) expect(s step) error {
 	}
 	if !matchJSON(wantValue, gotValue) {
 		return fmt.Errorf("JSON differs\ngot  %s\nwant %s", text, s.JSON)
+	}
+	return nil
+}
+
+// expectRecord takes a record of size bytes and compares it with the first
+// fields of its command line, of which "*" is a time, and its payload.
+func (c *fakeConn) expectRecord(s step, size int) error {
+	var want struct {
+		Line    []string `json:"line"`
+		Payload string   `json:"payload"`
+	}
+	if err := json.Unmarshal(s.JSON, &want); err != nil {
+		return err
+	}
+	raw := c.full(size)
+	n := 4 + int(binary.LittleEndian.Uint32(raw))
+	if n > size {
+		return fmt.Errorf("record %.100q of %d bytes", raw, size)
+	}
+	fields := strings.Split(strings.TrimSuffix(string(raw[4:n]), "\n"), "\t")
+	for i, w := range want.Line {
+		if i >= len(fields) || w != fields[i] && (w != "*" || len(fields[i]) != 13) {
+			return fmt.Errorf("line %q, want %q", fields, want.Line)
+		}
+	}
+	payload := hex.EncodeToString(raw[n:])
+	if len(payload) != len(want.Payload) {
+		return fmt.Errorf("payload %s, want %s", payload, want.Payload)
+	}
+	for i := 0; i < len(payload); i += 2 {
+		if w := want.Payload[i : i+2]; w != ".." && w != payload[i:i+2] {
+			return fmt.Errorf("payload %s, want %s", payload, want.Payload)
+		}
 	}
 	return nil
 }
