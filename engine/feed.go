@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -160,11 +161,19 @@ func (e *Engine) oldestFed(file int64) int64 {
 }
 
 // feedBytes is how much is read for a slave at once; one larger record comes
-// alone.
-const feedBytes = 128 << 10
+// alone. A slave gets that much for each round of its event loop, which under
+// load serves hundreds of publishers in one: with 128 KiB a slave fell behind
+// without end where masters write more than that.
+const feedBytes = 512 << 10
+
+// feedFrames are buffers for what was read for a slave.
+var feedFrames = sync.Pool{New: func() any { b := make([]byte, 0, feedBytes+feedBytes/4); return &b }}
+
+// feedFrameKeep is the largest of them that is kept.
+const feedFrameKeep = 2 * feedBytes
 
 func (e *Engine) readRecords(r *Read, scratch []byte) []byte {
-	r.frame = frames.Get().(*[]byte)
+	r.frame = feedFrames.Get().(*[]byte)
 	out, scratch, err := e.records.ReadRecords(r.From, e.binlog.End(), feedBytes, *r.frame, scratch)
 	r.Push = storage.Push{Frame: out.Frame, Messages: out.Count, Next: out.Next, LastID: out.LastID}
 	r.Err = e.explainFeed(err)

@@ -78,9 +78,13 @@ func (r *Read) Release() {
 	if r.frame == nil {
 		return
 	}
-	if b := r.Push.Frame; cap(b) <= frameKeep {
+	pool, keep := &frames, frameKeep
+	if r.Kind == ReadRecords {
+		pool, keep = &feedFrames, feedFrameKeep
+	}
+	if b := r.Push.Frame; cap(b) <= keep {
 		*r.frame = b[:0]
-		frames.Put(r.frame)
+		pool.Put(r.frame)
 	}
 	r.frame, r.Push.Frame = nil, nil
 }

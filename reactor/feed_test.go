@@ -173,7 +173,7 @@ func TestFeedSlow(t *testing.T) {
 	slave.room = 1000
 	slave.put(reqReplica(1))
 	h.settle()
-	if n := len(slave.buffer); n == 0 || n > 1<<20+256<<10 {
+	if n := len(slave.buffer); n == 0 || n > 1<<20+768<<10 {
 		t.Fatalf("%d bytes wait for it", n)
 	}
 	for range 200 {
@@ -264,4 +264,21 @@ func TestFeedOfASlave(t *testing.T) {
 	a.want(codec.CodeError, "this server is a slave and feeds none, see replication.chain")
 	b.put(reqReplica(0))
 	b.want(codec.CodeError, codec.TextUnknownCommand)
+}
+
+// A slave that is behind gets much in each round of its loop, or it would fall
+// further behind a master whose rounds are long.
+func TestFeedPieces(t *testing.T) {
+	h := newFeeder(t, nil)
+	c := h.client("t")
+	body := strings.Repeat("x", 30_000)
+	for range 30 {
+		c.publish("t", body)
+	}
+	slave := h.open()
+	slave.put(reqReplica(0))
+	h.until(func() bool { return len(slave.sent) > 0 })
+	if n := len(slave.sent); n < 400_000 || n > 700_000 {
+		t.Errorf("%d bytes came in the first piece", n)
+	}
 }
