@@ -168,7 +168,12 @@ func (r *recovery) topicFile(t *recovering, dir string, id int64, newest bool) (
 		case r.beyond(rec.Source):
 			stop, lost = off, true
 		case !r.hasEvent(&rec, t.meta.Name):
-			if ghosts < 0 {
+			switch {
+			case !rec.Source.Before(r.sound):
+				// The binlog can have lost the end of a file and kept the next
+				// one: what follows is written again, without this.
+				stop, again = off, true
+			case ghosts < 0:
 				ghosts = off
 			}
 		default:
