@@ -161,13 +161,7 @@ func writeSection(b *strings.Builder, r *Report) {
 	if r.Interrupted {
 		b.WriteString("The run was interrupted; what is here was complete.\n\n")
 	}
-	var names []string
-	for _, s := range r.Summaries {
-		if !slices.Contains(names, s.Case) {
-			names = append(names, s.Case)
-		}
-	}
-	for _, name := range names {
+	for _, name := range r.cases() {
 		writeCase(b, r, name)
 	}
 	writeBars(b, r)
@@ -203,18 +197,7 @@ func shownServer(r *Report, name string) string {
 }
 
 func writeCase(b *strings.Builder, r *Report, name string) {
-	var sides []Summary
-	for _, s := range r.Summaries {
-		if s.Case == name {
-			sides = append(sides, s)
-		}
-	}
-	var ratios []Comparison
-	for _, c := range r.Comparison {
-		if c.Case == name {
-			ratios = append(ratios, c)
-		}
-	}
+	sides, ratios := r.ofCase(name)
 	fmt.Fprintf(b, "| %s, %s |", name, rounds(sides[0].Rounds))
 	var figures []Figures
 	for _, s := range sides {

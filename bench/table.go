@@ -55,13 +55,7 @@ func (r *Report) print(w io.Writer) {
 	if r.Interrupted {
 		fmt.Fprintln(w, "interrupted: figures up to then")
 	}
-	var names []string
-	for i := range r.Summaries {
-		if name := r.Summaries[i].Case; !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	for _, name := range names {
+	for _, name := range r.cases() {
 		fmt.Fprintln(w)
 		r.printCase(w, name)
 	}
@@ -74,21 +68,37 @@ func (r *Report) print(w io.Writer) {
 	}
 }
 
-// printCase writes one table: a column for each server, and one for each
-// ratio. Where there is one server and several rounds their spread is shown.
-func (r *Report) printCase(w io.Writer, name string) {
-	var sides []Summary
+// cases are the names of the cases that have summaries, in their order.
+func (r *Report) cases() []string {
+	var names []string
+	for i := range r.Summaries {
+		if name := r.Summaries[i].Case; !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// ofCase returns what one table shows: a summary for each server, and the
+// ratios between them.
+func (r *Report) ofCase(name string) (sides []Summary, ratios []Comparison) {
 	for _, s := range r.Summaries {
 		if s.Case == name {
 			sides = append(sides, s)
 		}
 	}
-	var ratios []Comparison
 	for _, c := range r.Comparison {
 		if c.Case == name {
 			ratios = append(ratios, c)
 		}
 	}
+	return sides, ratios
+}
+
+// printCase writes one table: a column for each server, and one for each
+// ratio. Where there is one server and several rounds their spread is shown.
+func (r *Report) printCase(w io.Writer, name string) {
+	sides, ratios := r.ofCase(name)
 	t := table{w, 34, 14}
 	title := name
 	if sides[0].Rounds > 1 {
