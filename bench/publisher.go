@@ -65,8 +65,12 @@ type outlet struct {
 	replies  replyReader
 }
 
-// maxBehind bounds the requests in flight of an open loop, on each connection.
-const maxBehind = 1 << 16
+// maxBehind and maxBehindBytes bound the requests in flight of an open loop, on
+// each connection.
+const (
+	maxBehind      = 1 << 16
+	maxBehindBytes = 256 << 20
+)
 
 // newPublisher connects n times. Messages have size bytes and go to topic.
 func newPublisher(addr, topic string, n, size int, timeout time.Duration, clock time.Time) (*publisher, error) {
@@ -180,7 +184,7 @@ func (p *publisher) begin(d time.Duration) {
 	clear(p.errors)
 	capacity := p.window
 	if p.rate > 0 {
-		capacity = maxBehind
+		capacity = min(maxBehind, max(1, maxBehindBytes/len(p.request)))
 	}
 	for _, o := range p.outlets {
 		if len(o.due) != capacity {
@@ -250,8 +254,9 @@ func (p *publisher) ahead() time.Duration {
 
 // put appends a request to what o is to send.
 func (p *publisher) put(o *outlet, due, now time.Duration) {
-	if o.sent == len(o.pending) {
-		o.pending, o.sent = o.pending[:0], 0
+	if 2*o.sent >= len(o.pending) {
+		// Not only when nothing is left: behind a slow server something always is.
+		o.pending, o.sent = o.pending[:copy(o.pending, o.pending[o.sent:])], 0
 	}
 	at := len(o.pending)
 	o.pending = append(o.pending, p.request...)

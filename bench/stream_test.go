@@ -209,6 +209,32 @@ func TestPublisherStamps(t *testing.T) {
 	}
 }
 
+// What a server that is always a little behind has taken is not kept.
+func TestPublisherKeepsOnlyWhatIsUnsent(t *testing.T) {
+	t.Parallel()
+	p := publisherForTest(t, func(c net.Conn) { io.Copy(io.Discard, c) }, 1)
+	p.begin(0)
+	o, size := p.outlets[0], len(p.request)
+	const left = 3
+	for i := range 10_000 {
+		p.put(o, time.Duration(i), 0)
+		o.inFlight--
+		p.inFlight--
+		o.sent = max(o.sent, len(o.pending)-left*size)
+		if next := binary.LittleEndian.Uint64(o.pending[o.sent+p.stampAt:]); next != uint64(max(0, i-left+1)) {
+			t.Fatalf("behind request %d the next to be sent is %d", i, next)
+		}
+	}
+	if n := cap(o.pending); n > 20*size {
+		t.Errorf("%d bytes for %d requests of %d that are not sent", n, left, size)
+	}
+	p.rate, p.request = 1, make([]byte, 1<<20)
+	p.begin(0)
+	if n := len(o.due); n != maxBehindBytes>>20 {
+		t.Errorf("%d requests of 1 MiB may be unanswered", n)
+	}
+}
+
 func TestPublisherFailures(t *testing.T) {
 	t.Parallel()
 	size := len(codec.AppendPub(nil, "t", "", newPayload(20, 1)))
