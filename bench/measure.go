@@ -33,6 +33,10 @@ func observe(ctx context.Context, srv *server, p *progress, done func() int64, d
 	if err != nil {
 		return nil, err
 	}
+	if w.before, err = srv.memory(); err != nil {
+		return nil, err
+	}
+	w.peak = w.before
 	if err := w.beginSlave(); err != nil {
 		return nil, err
 	}
@@ -151,11 +155,6 @@ const (
 // start watches until the function that it returns is called, which waits for
 // the last look.
 func (w *watcher) start() (stop func()) {
-	win := w.window
-	if win.server.pid != 0 {
-		win.before, _ = processMemory(win.server.pid)
-		win.peak = win.before
-	}
 	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
