@@ -33,18 +33,10 @@ func forgetful(t *testing.T, fill func(s *server, c *client)) *server {
 
 func forget(t *testing.T, m *server) {
 	t.Helper()
-	files := logFiles(t, m, "binlog")
+	files := binlogFiles(t, m)
 	if len(files) < 3 {
 		t.Fatalf("%d files of binlog", len(files))
 	}
-	number := func(name string) int {
-		n, err := strconv.Atoi(strings.TrimSuffix(filepath.Base(name), ".log"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
-	slices.SortFunc(files, func(a, b string) int { return number(a) - number(b) })
 	for _, name := range files[:len(files)-1] {
 		if err := os.Remove(name); err != nil {
 			t.Fatal(err)

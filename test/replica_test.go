@@ -26,9 +26,7 @@ func startSlave(t *testing.T, m *server, c config) *server {
 // binlog returns everything that a server's binlog holds.
 func binlog(t testing.TB, s *server) (all []byte) {
 	t.Helper()
-	files := logFiles(t, s, "binlog")
-	slices.SortFunc(files, func(a, b string) int { return fileNumber(a) - fileNumber(b) })
-	for _, name := range files {
+	for _, name := range binlogFiles(t, s) {
 		b, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -38,10 +36,19 @@ func binlog(t testing.TB, s *server) (all []byte) {
 	return all
 }
 
-// fileNumber is the number of a log file.
-func fileNumber(name string) int {
-	n, _ := strconv.Atoi(strings.TrimSuffix(filepath.Base(name), ".log"))
-	return n
+// binlogFiles returns the files of a server's binlog, oldest first.
+func binlogFiles(t testing.TB, s *server) []string {
+	t.Helper()
+	files := logFiles(t, s, "binlog")
+	number := func(name string) int {
+		n, err := strconv.Atoi(strings.TrimSuffix(filepath.Base(name), ".log"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	slices.SortFunc(files, func(a, b string) int { return number(a) - number(b) })
+	return files
 }
 
 // wantSame waits until two servers have the same binlog, byte for byte.
