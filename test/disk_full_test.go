@@ -172,6 +172,21 @@ func TestCase37WritableAgain(t *testing.T) {
 	}
 }
 
+// quiet expects the server to use no more than so much processor time and log
+// while something goes on: what it does in that time is the subject.
+func (s *server) quiet(cpu time.Duration, log int, meanwhile func()) {
+	s.t.Helper()
+	began, used, logged := time.Now(), s.cpuTime(), len(s.log.String())
+	meanwhile()
+	took := time.Since(began).Round(time.Millisecond)
+	if used = s.cpuTime() - used; used > slack(cpu) {
+		s.t.Errorf("%v of processor time in %v", used, took)
+	}
+	if text := s.log.String()[logged:]; len(text) > log {
+		s.t.Errorf("%d bytes of log in %v:\n%s", len(text), took, text)
+	}
+}
+
 // untilFull publishes small messages to t until not one more byte fits, and
 // returns how many were taken.
 func untilFull(t *testing.T, c *client) (taken int) {
@@ -252,14 +267,7 @@ func TestCase39DelayWhenFull(t *testing.T) {
 			watcher.send(ackNext)
 			free := fillAll(t, dirs, 0)
 			watcher.one("other")
-			cpu, log := s.cpuTime(), len(s.log.String())
-			time.Sleep(3 * time.Second) // what it does in that time is the subject
-			if used := s.cpuTime() - cpu; used > slack(300*time.Millisecond) {
-				t.Errorf("%v of processor time in 3 s", used)
-			}
-			if n := len(s.log.String()) - log; n > 4<<10 {
-				t.Errorf("%d bytes of log in 3 s:\n%s", n, s.log.String()[log:])
-			}
+			s.quiet(300*time.Millisecond, 4<<10, func() { time.Sleep(3 * time.Second) })
 			free()
 			start := time.Now()
 			wantBodies(t, read(t, s, "t", 0, 2), "first", large)
@@ -290,14 +298,9 @@ func TestCase39ExpiryWhenFull(t *testing.T) {
 	}
 	fillAll(t, dirs, 0)
 	untilFull(t, c)
-	cpu, log := s.cpuTime(), len(s.log.String())
-	await(t, slack(time.Until(end)+5*time.Second), "the topics are gone", func() bool { return len(c.list()) == 1 })
-	if used := s.cpuTime() - cpu; used > slack(time.Second) {
-		t.Errorf("%v of processor time while it waited", used)
-	}
-	if n := len(s.log.String()) - log; n > 8<<10 {
-		t.Errorf("%d bytes of log:\n%s", n, s.log.String()[log:])
-	}
+	s.quiet(time.Second, 8<<10, func() {
+		await(t, slack(time.Until(end)+5*time.Second), "the topics are gone", func() bool { return len(c.list()) == 1 })
+	})
 }
 
 // TestDiskFloor: below the floor for free space publishes are refused before
@@ -329,14 +332,7 @@ func TestDiskFloor(t *testing.T) {
 	c.ok(reqDelete("u"))
 	c.alive()
 	// The delayed message falls due meanwhile.
-	cpu, log := s.cpuTime(), len(s.log.String())
-	time.Sleep(2 * time.Second) // what it does in that time is the subject
-	if used := s.cpuTime() - cpu; used > slack(200*time.Millisecond) {
-		t.Errorf("%v of processor time in 2 s", used)
-	}
-	if n := len(s.log.String()) - log; n > 4<<10 {
-		t.Errorf("%d bytes of log in 2 s:\n%s", n, s.log.String()[log:])
-	}
+	s.quiet(200*time.Millisecond, 4<<10, func() { time.Sleep(2 * time.Second) })
 	free()
 	await(t, 3*time.Second, "a publish succeeds", func() bool {
 		r, err := c.do(reqPub("t", message("again")))
