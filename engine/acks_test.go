@@ -76,6 +76,14 @@ func (r *rig) answers(cmds ...*Command) {
 	}
 }
 
+// confirmed lets cmd be written, held by slaves and answered.
+func (r *rig) confirmed(cmd *Command, slaves ...*Replica) *Command {
+	r.t.Helper()
+	r.holds(r.waits(cmd).EventID, slaves...)
+	r.answers(cmd)
+	return cmd
+}
+
 // lapse lets a publish wait in vain.
 func (r *rig) lapse(topic string) {
 	r.t.Helper()
@@ -216,9 +224,7 @@ func TestAckTimeout(t *testing.T) {
 		t.Run(fmt.Sprintf("level%d", lvl), func(t *testing.T) {
 			r := newRig(t, waitFor(1, level(lvl)))
 			s := r.slave("s")
-			c := r.waits(r.pushCreate("t", 0))
-			r.holds(c.EventID, s)
-			r.answers(c)
+			r.confirmed(r.pushCreate("t", 0), s)
 			one := r.waits(r.pushPublish("t", "1"))
 			r.time.pass(600 * time.Millisecond)
 			two := r.waits(r.pushPublish("t", "2"))
@@ -252,9 +258,7 @@ func TestAckTimeout(t *testing.T) {
 			if !r.noted(notedReturn) {
 				t.Fatal("not noted that slaves confirm again")
 			}
-			four := r.waits(r.pushPublish("t", "4"))
-			r.holds(four.EventID, s)
-			r.answers(four)
+			r.confirmed(r.pushPublish("t", "4"), s)
 
 			// Under load: there is always one more under way.
 			r.lapse("t")
@@ -304,9 +308,7 @@ func TestAckRefuse(t *testing.T) {
 		t.Fatalf("something was written, the next id is %d", n)
 	}
 	s := r.slave("s")
-	c := r.waits(r.pushCreate("t", 0))
-	r.holds(c.EventID, s)
-	r.answers(c)
+	r.confirmed(r.pushCreate("t", 0), s)
 	r.fireAll()
 
 	p, d := r.pushPublish("t", "kept"), r.pushDelay("t", 5000, "delayed")
@@ -328,9 +330,7 @@ func TestAckRefuse(t *testing.T) {
 	}
 	r.want("t", "kept")
 	// The next one waits again.
-	q := r.waits(r.pushPublish("t", "next"))
-	r.holds(q.EventID, s)
-	r.answers(q)
+	q := r.confirmed(r.pushPublish("t", "next"), s)
 	if q.Err != nil {
 		t.Error(q.Err)
 	}
@@ -361,9 +361,7 @@ func TestStopWithWaitingReplies(t *testing.T) {
 		t.Run(fmt.Sprintf("level%d", lvl), func(t *testing.T) {
 			r := newRig(t, waitFor(1, level(lvl), func(r *rig) { r.cfg.AckTimeout = time.Hour }))
 			s := r.slave("s")
-			c := r.waits(r.pushCreate("t", 0))
-			r.holds(c.EventID, s)
-			r.answers(c)
+			c := r.confirmed(r.pushCreate("t", 0), s)
 			r.e.mono = time.Now
 			r.e.scheduler.wait = func() { <-r.e.scheduler.wake }
 			r.e.Start()
