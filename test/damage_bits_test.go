@@ -184,25 +184,30 @@ func TestCase26FlippedDelay(t *testing.T) {
 
 func flippedDelay(t *testing.T, size int, end string, first bool) {
 	t.Helper()
-	s := startServer(t, options{})
-	c := dial(t, s)
-	c.ok(reqCreate("t", 0))
-	c.ok(reqCreate("u", 0))
 	body, other := strings.Repeat("victim", size/6), strings.Repeat("other", size/5)
-	due := time.Now().Add(4 * time.Second)
-	requests := [][]byte{reqDelay("u", 4000, message(other)), reqDelay("t", 4000, message(body))}
-	if first {
-		slices.Reverse(requests)
-	}
-	for _, r := range requests {
-		c.ok(r)
-	}
-	time.Sleep(2500 * time.Millisecond) // see newBase
-	if end == "kill" {
-		s.kill()
-	} else {
-		s.stop()
-	}
+	var s *server
+	var due time.Time
+	pending(t, 4*time.Second, func(delay time.Duration) time.Time {
+		s = startServer(t, options{})
+		c := dial(t, s)
+		c.ok(reqCreate("t", 0))
+		c.ok(reqCreate("u", 0))
+		due = time.Now().Add(delay)
+		requests := [][]byte{reqDelay("u", delay.Milliseconds(), message(other)), reqDelay("t", delay.Milliseconds(), message(body))}
+		if first {
+			slices.Reverse(requests)
+		}
+		for _, r := range requests {
+			c.ok(r)
+		}
+		time.Sleep(2500 * time.Millisecond) // see newBase
+		if end == "kill" {
+			s.kill()
+		} else {
+			s.stop()
+		}
+		return due
+	})
 	meta, err := os.ReadDir(filepath.Join(s.dataDir(), "meta"))
 	if err != nil {
 		t.Fatal(err)
@@ -232,6 +237,7 @@ func flippedDelay(t *testing.T, size int, end string, first bool) {
 	if refusal := s.startOrRefuse(); refusal != "" {
 		s.rebuild(refusal)
 	}
+	time.Sleep(time.Until(due)) // longer than a read waits, maybe
 	wantBodies(t, read(t, s, "u", 0, 1), other)
 	time.Sleep(time.Until(due.Add(time.Second))) // it has had its time
 	for _, m := range drain(t, s, "t") {
