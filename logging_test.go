@@ -123,7 +123,7 @@ func TestLogConsoleFormat(t *testing.T) {
 func TestLogOnATerminal(t *testing.T) {
 	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
-		t.Skipf("no pseudo terminal here: %v", err)
+		t.Skipf("no pseudo terminal can be opened here: %v", err)
 	}
 	defer terminal.Close()
 	if !isTerminal(terminal) {
@@ -148,7 +148,7 @@ func TestLogOnATerminal(t *testing.T) {
 		log.Info().Msg("hello")
 		echo, err := bufio.NewReader(terminal).ReadString('\n') // a new terminal echoes its input
 		if err != nil {
-			t.Skipf("the terminal does not echo: %v", err)
+			t.Skipf("the pseudo terminal does not echo what is written to it: %v", err)
 		}
 		if got := strings.HasPrefix(echo, "{"); got != test.json || !strings.Contains(echo, "hello") {
 			t.Errorf("format %s: %q, want JSON %v", test.format, echo, test.json)

@@ -13,7 +13,7 @@ import (
 func TestPublishAllocations(t *testing.T) {
 	const perBatch = 20 // the bound; most of it is the index, for the largest
 	if raceEnabled {
-		t.Skip("the race detector allocates")
+		t.Skip("the race detector allocates: only a run without it can count")
 	}
 	measure := func(size int) float64 {
 		r := newRig(t, func(r *rig) {

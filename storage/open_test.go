@@ -472,7 +472,7 @@ func TestRetentionKeepsDamagedFilesAsLongAsTheNext(t *testing.T) {
 
 func TestOpenSaysWhoMayNot(t *testing.T) {
 	if os.Getuid() == 0 {
-		t.Skip("root may do everything")
+		t.Skip("root may do everything; TestCase40NotOurs of package test starts the server as another user")
 	}
 	w := newWorld(t, 1000)
 	must(t, os.MkdirAll(w.opt.Path, 0o500))

@@ -1,6 +1,7 @@
 package test
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"os"
@@ -108,9 +109,27 @@ func unprivileged(t *testing.T, c config) options {
 		}
 	}
 	if err := os.Chown(o.dir, o.uid, o.uid); err != nil {
-		t.Skipf("files cannot be given away here: %v", err)
+		t.Skipf("root may not give files to the user as whom the server would run (CAP_CHOWN is missing?): %v", err)
 	}
 	return o
+}
+
+// TestCase40NotOurs: a data directory that the server may not write to keeps it
+// from starting, and the last line says as whom it runs.
+func TestCase40NotOurs(t *testing.T) {
+	t.Parallel()
+	o := unprivileged(t, nil)
+	s := newServer(t, o)
+	if err := os.Mkdir(s.dataDir(), 0o555); err != nil {
+		t.Fatal(err)
+	}
+	uid := cmp.Or(o.uid, os.Getuid())
+	if err := os.Chown(s.dataDir(), uid, uid); err != nil && o.uid != 0 {
+		t.Fatal(err)
+	}
+	if line, want := lastLine(s.refusesToStart()), fmt.Sprint("running as uid ", uid); !strings.Contains(line, want) || !strings.Contains(line, "store.path") {
+		t.Errorf("the last line does not say %q:\n%s", want, line)
+	}
 }
 
 // TestCase40Permission: a directory that may not be written to for a while, in
@@ -184,7 +203,7 @@ func limitFiles(t *testing.T, s *server, n int) {
 	const nofile = 7
 	_, _, errno := syscall.RawSyscall6(syscall.SYS_PRLIMIT64, uintptr(s.pid), nofile, uintptr(unsafe.Pointer(&lim)), 0, 0, 0)
 	if errno != 0 {
-		t.Skipf("the limits of a process cannot be changed here: %v", errno)
+		t.Skipf("the limits of another process cannot be changed here by prlimit: %v", errno)
 	}
 }
 

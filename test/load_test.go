@@ -401,7 +401,7 @@ func TestCase20LongWork(t *testing.T) {
 // subscribers cost little each.
 func TestMemory(t *testing.T) {
 	if raceEnabled {
-		t.Skip("the race detector multiplies memory")
+		t.Skip("the race detector multiplies memory: only a run without it can measure")
 	}
 	t.Parallel()
 	s := startServer(t, options{})
