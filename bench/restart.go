@@ -155,7 +155,10 @@ func measureTopics(ctx context.Context, s *settings, srv *server, p *progress, r
 	if err != nil {
 		return err
 	}
-	open := descriptors(srv.pid)
+	open, err := descriptors(srv.pid)
+	if err != nil {
+		return err
+	}
 	srv.kill()
 	p.say("starting again")
 	if err := measureStart(ctx, s, srv, topicName(s.Topic, s.Topics, 0), r); err != nil {
@@ -164,14 +167,18 @@ func measureTopics(ctx context.Context, s *settings, srv *server, p *progress, r
 	r.Series = w.series
 	r.Figures["topics"] = float64(s.Topics)
 	r.Figures["bytesPerTopic"] = float64(w.end.resident-w.before.resident) / float64(s.Topics)
-	r.Figures["descriptors"] = float64(max(open, descriptors(srv.pid)))
+	again, err := descriptors(srv.pid)
+	if err != nil {
+		return err
+	}
+	r.Figures["descriptors"] = float64(max(open, again))
 	r.Figures[keyResidentBefore] = float64(w.before.resident)
 	r.Figures[keyResidentPeak] = max(r.Figures[keyResidentPeak], float64(w.peak.resident))
 	return nil
 }
 
 // descriptors is how many a process has open.
-func descriptors(pid int) int {
-	all, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-	return len(all)
+func descriptors(pid int) (int, error) {
+	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	return len(all), err
 }
