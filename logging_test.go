@@ -123,7 +123,7 @@ func TestLogConsoleFormat(t *testing.T) {
 func TestLogOnATerminal(t *testing.T) {
 	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
-		t.Skipf("no pseudo terminal can be opened here: %v", err)
+		lacking(t, "no pseudo terminal can be opened here: %v", err)
 	}
 	defer terminal.Close()
 	if !isTerminal(terminal) {
@@ -148,7 +148,7 @@ func TestLogOnATerminal(t *testing.T) {
 		log.Info().Msg("hello")
 		echo, err := bufio.NewReader(terminal).ReadString('\n') // a new terminal echoes its input
 		if err != nil {
-			t.Skipf("the pseudo terminal does not echo what is written to it: %v", err)
+			lacking(t, "the pseudo terminal does not echo what is written to it: %v", err)
 		}
 		if got := strings.HasPrefix(echo, "{"); got != test.json || !strings.Contains(echo, "hello") {
 			t.Errorf("format %s: %q, want JSON %v", test.format, echo, test.json)
@@ -351,4 +351,14 @@ func TestRepeatLogCountsEveryCall(t *testing.T) {
 	if emit, suppressed := l.Allow("same"); !emit || suppressed != workers*calls-1 {
 		t.Errorf("%v %d, want %d held back", emit, suppressed, workers*calls-1)
 	}
+}
+
+// lacking skips a test for want of something, said so that it can be seen to. In
+// CI, which must have everything, it fails it.
+func lacking(t testing.TB, format string, args ...any) {
+	t.Helper()
+	if os.Getenv("CI") != "" {
+		t.Fatalf(format, args...)
+	}
+	t.Skipf(format, args...)
 }

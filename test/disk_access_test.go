@@ -109,7 +109,7 @@ func unprivileged(t *testing.T, c config) options {
 		}
 	}
 	if err := os.Chown(o.dir, o.uid, o.uid); err != nil {
-		t.Skipf("root may not give files to the user as whom the server would run (CAP_CHOWN is missing?): %v", err)
+		lacking(t, "root may not give files to the user as whom the server would run (CAP_CHOWN is missing?): %v", err)
 	}
 	return o
 }
@@ -203,7 +203,7 @@ func limitFiles(t *testing.T, s *server, n int) {
 	const nofile = 7
 	_, _, errno := syscall.RawSyscall6(syscall.SYS_PRLIMIT64, uintptr(s.pid), nofile, uintptr(unsafe.Pointer(&lim)), 0, 0, 0)
 	if errno != 0 {
-		t.Skipf("the limits of another process cannot be changed here by prlimit: %v", errno)
+		lacking(t, "the limits of another process cannot be changed here by prlimit: %v", errno)
 	}
 }
 

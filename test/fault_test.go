@@ -25,13 +25,13 @@ import (
 func mountSmall(t testing.TB, dir string, bytes int) {
 	t.Helper()
 	if os.Getuid() != 0 {
-		t.Skip("a small disk is a tmpfs, and mounting one needs root")
+		lacking(t, "a small disk is a tmpfs, and mounting one needs root")
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := syscall.Mount("smss-test", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=755", bytes)); err != nil {
-		t.Skipf("a small disk is a tmpfs, and root may not mount one here (CAP_SYS_ADMIN is missing?): %v", err)
+		lacking(t, "a small disk is a tmpfs, and root may not mount one here (CAP_SYS_ADMIN is missing?): %v", err)
 	}
 	t.Cleanup(func() {
 		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
@@ -79,7 +79,7 @@ type stracer struct {
 func needStrace(t testing.TB) {
 	t.Helper()
 	if _, err := exec.LookPath("strace"); err != nil {
-		t.Skip("strace, which makes system calls fail, is not installed")
+		lacking(t, "strace, which makes system calls fail, is not installed")
 	}
 }
 
@@ -111,7 +111,7 @@ func strace(t testing.TB, s *server, args ...string) *stracer {
 		select {
 		case <-ended:
 			if strings.Contains(said.String(), "Operation not permitted") {
-				t.Skipf("strace may not trace here (CAP_SYS_PTRACE is missing?): %s", said)
+				lacking(t, "strace may not trace here (CAP_SYS_PTRACE is missing?): %s", said)
 			}
 			t.Fatalf("strace ended: %s", said)
 		case <-time.After(5 * time.Millisecond):

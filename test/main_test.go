@@ -113,3 +113,13 @@ func await(t testing.TB, limit time.Duration, what string, cond func() bool) {
 		time.Sleep(10 * time.Millisecond)
 	}
 }
+
+// lacking skips a test for want of something, said so that it can be seen to. In
+// CI, which must have everything, it fails it.
+func lacking(t testing.TB, format string, args ...any) {
+	t.Helper()
+	if os.Getenv("CI") != "" {
+		t.Fatalf(format, args...)
+	}
+	t.Skipf(format, args...)
+}

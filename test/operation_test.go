@@ -185,7 +185,7 @@ func TestCase84ProcessOne(t *testing.T) {
 	t.Parallel()
 	probe := exec.Command("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "true")
 	if out, err := probe.CombinedOutput(); err != nil {
-		t.Skipf("a PID namespace of its own, in which it would be process 1, cannot be made here by unshare: %v: %s", err, out)
+		lacking(t, "a PID namespace of its own, in which it would be process 1, cannot be made here by unshare: %v: %s", err, out)
 	}
 	s := startServer(t, options{first: true})
 	stopUnder(t, s, syscall.SIGTERM, "idle")

@@ -69,11 +69,11 @@ var namespaces atomic.Int64
 func namespace(t *testing.T) (wrap []string, inside, outside, device string) {
 	t.Helper()
 	if os.Getuid() != 0 {
-		t.Skip("making a network namespace needs root")
+		lacking(t, "making a network namespace needs root")
 	}
 	for _, tool := range []string{"ip", "tc"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("a network namespace cannot be made: %v", err)
+			lacking(t, "a network namespace cannot be made: %v", err)
 		}
 	}
 	id := fmt.Sprint(os.Getpid()%10_000, "n", namespaces.Add(1))
@@ -94,7 +94,7 @@ func namespace(t *testing.T) (wrap []string, inside, outside, device string) {
 	} {
 		args := strings.Fields(line)
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-			t.Skipf("a network namespace cannot be made: %s: %s", line, out)
+			lacking(t, "a network namespace cannot be made: %s: %s", line, out)
 		}
 		if i == 0 {
 			t.Cleanup(func() {
