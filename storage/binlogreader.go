@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 
 	"smss/codec"
 )
@@ -51,14 +52,11 @@ func (r *BinlogReader) Locate(eventID int64, end Pos) (Pos, error) {
 // Oldest returns the first event id that the binlog holds and whether nothing
 // was ever removed before it; 0 for an empty binlog.
 func (r *BinlogReader) Oldest(end Pos) (eventID int64, complete bool, err error) {
-	ids, err := listFiles(r.fsys, r.dir)
+	ids, err := listUpTo(r.fsys, r.dir, end)
 	if err != nil {
 		return 0, false, err
 	}
 	for _, id := range ids {
-		if id > end.File {
-			break
-		}
 		h, err := r.search().firstHead(id, end)
 		if errors.Is(err, io.EOF) {
 			continue
@@ -79,12 +77,12 @@ func (r *BinlogReader) Last(end Pos) (int64, error) {
 // record, 0 for none. It reads from the newest index entry on, at most a file
 // where there is none.
 func (r *BinlogReader) LastRecord(end Pos) (first, last int64, err error) {
-	ids, err := listFiles(r.fsys, r.dir)
+	ids, err := listUpTo(r.fsys, r.dir, end)
 	if err != nil {
 		return 0, 0, err
 	}
-	for i := len(ids) - 1; i >= 0; i-- {
-		first, last, err = r.lastIn(ids[i], end)
+	for _, id := range slices.Backward(ids) {
+		first, last, err = r.lastIn(id, end)
 		if last != 0 || err != nil {
 			return first, last, err
 		}

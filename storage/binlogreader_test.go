@@ -94,6 +94,28 @@ func TestFollowEveryEvent(t *testing.T) {
 	}
 }
 
+// What lies behind the end is on the files and not published, in the same file
+// or another.
+func TestFollowUpToTheEnd(t *testing.T) {
+	for _, size := range []int64{1, 1 << 20} {
+		w := opened(t, size)
+		w.create("t")        // 1
+		w.pub("t", "a", "b") // 2, 3
+		end := w.s.BinlogEnd()
+		w.pub("t", "c") // 4
+		w.pub("t", "d") // 5
+		r := w.s.BinlogReader()
+		if first, last, err := r.LastRecord(end); first != 2 || last != 3 || err != nil {
+			t.Errorf("size %d: the last record is %d to %d, %v", size, first, last, err)
+		}
+		for _, id := range []int64{4, 5} {
+			if _, err := r.Locate(id, end); !errors.Is(err, ErrNotHeld) {
+				t.Errorf("size %d: event %d: %v", size, id, err)
+			}
+		}
+	}
+}
+
 func TestFollowBehindRetention(t *testing.T) {
 	w := opened(t, 1)
 	w.create("t")

@@ -31,15 +31,9 @@ func (r *TopicReader) FilesAsOf(eventID int64, end Pos, from int64, limit int) (
 }
 
 func (s *search) filesAsOf(eventID int64, end Pos, from int64, limit int) (files []CopiedFile, more bool, err error) {
-	ids, err := listFiles(s.fsys, s.dir)
-	if err != nil {
+	ids, err := listUpTo(s.fsys, s.dir, end)
+	if err != nil || len(ids) == 0 {
 		return nil, false, err
-	}
-	for len(ids) > 0 && ids[len(ids)-1] > end.File {
-		ids = ids[:len(ids)-1]
-	}
-	if len(ids) == 0 {
-		return nil, false, nil
 	}
 	stop, err := s.endAsOf(ids, eventID, end)
 	if err != nil {

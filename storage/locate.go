@@ -60,12 +60,9 @@ func (s *search) locate(eventID int64, end Pos) (Pos, error) {
 }
 
 func (s *search) locateOnce(eventID int64, end Pos) (Pos, error) {
-	ids, err := listFiles(s.fsys, s.dir)
+	ids, err := listUpTo(s.fsys, s.dir, end)
 	if err != nil {
 		return Pos{}, err
-	}
-	for len(ids) > 0 && ids[len(ids)-1] > end.File {
-		ids = ids[:len(ids)-1]
 	}
 	if eventID == 0 {
 		if len(ids) == 0 {

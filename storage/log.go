@@ -73,6 +73,15 @@ func listFiles(fsys FS, dir string) ([]int64, error) {
 	return ids, nil
 }
 
+// listUpTo is listFiles without those that begin behind end.
+func listUpTo(fsys FS, dir string, end Pos) ([]int64, error) {
+	ids, err := listFiles(fsys, dir)
+	for len(ids) > 0 && ids[len(ids)-1] > end.File {
+		ids = ids[:len(ids)-1]
+	}
+	return ids, err
+}
+
 func newLog(fsys FS, dir string, maxSize int64, end Pos) *Log {
 	l := &Log{fsys: fsys, dir: dir, maxSize: maxSize, end: end, last: end}
 	if end.Off >= maxSize {
