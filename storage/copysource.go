@@ -93,14 +93,11 @@ func (s *search) endIn(file, eventID int64, end Pos) (Pos, error) {
 		case errors.Is(err, io.EOF):
 			return Pos{file, stop}, nil
 		case errors.Is(err, codec.ErrRecordDamaged):
-			next, found, err := resync(f, s.kind, at, stop, parse)
-			if err != nil {
+			if found, err := scan.pastDamage(parse); err != nil {
 				return Pos{}, err
-			}
-			if !found {
+			} else if !found {
 				return Pos{file, stop}, nil
 			}
-			scan = newScanner(f, s.kind, next, stop, scan.buf, readChunk)
 		case err != nil:
 			return Pos{}, err
 		case h.first > eventID:

@@ -183,14 +183,11 @@ func (s *search) locateIn(file, eventID int64, end Pos) (Pos, error) {
 			return Pos{}, missing
 		case errors.Is(err, codec.ErrRecordDamaged):
 			missing = &DamageError{Dir: s.dir, Pos: Pos{file, at}, After: last, Err: err}
-			next, found, err := resync(f, s.kind, at, stop, parse)
-			if err != nil {
+			if found, err := scan.pastDamage(parse); err != nil {
 				return Pos{}, err
-			}
-			if !found {
+			} else if !found {
 				return Pos{}, missing
 			}
-			scan = newScanner(f, s.kind, next, stop, scan.buf, readChunk)
 		case err != nil:
 			return Pos{}, err
 		case h.first <= eventID && eventID <= h.last:

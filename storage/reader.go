@@ -109,6 +109,16 @@ func (s *scanner) next(parse func([]byte) (int, error)) ([]byte, error) {
 	}
 }
 
+// pastDamage moves to the next whole record, or returns false where there is
+// none. It is for when next has returned codec.ErrRecordDamaged.
+func (s *scanner) pastDamage(parse func([]byte) (int, error)) (found bool, err error) {
+	at, found, err := resync(s.file, s.kind, s.pos(), s.end, parse)
+	if found && err == nil {
+		*s = newScanner(s.file, s.kind, at, s.end, s.buf, s.chunk)
+	}
+	return found, err
+}
+
 // provedAbove is the size of a record above which no memory is taken for it
 // before its checksum was found right: a damaged length can claim the rest of a
 // file. Records that long were written when the limit for messages allowed it,

@@ -62,7 +62,7 @@ func scanTail(f File, from int64, kind recordKind, parse func([]byte) (int, erro
 		case errors.Is(err, io.EOF):
 			return t, nil
 		case errors.Is(err, codec.ErrRecordDamaged):
-			next, found, err := resync(f, kind, at, size, parse)
+			found, err := s.pastDamage(parse)
 			if err != nil {
 				return t, err
 			}
@@ -71,7 +71,6 @@ func scanTail(f File, from int64, kind recordKind, parse func([]byte) (int, erro
 				return t, err
 			}
 			t.damaged = append(t.damaged, at)
-			s = newScanner(f, kind, next, size, s.buf, 1<<20)
 		default:
 			return t, err
 		}
