@@ -2,7 +2,6 @@ package storage
 
 import (
 	"bytes"
-	"errors"
 
 	"smss/codec"
 )
@@ -26,8 +25,5 @@ func (s *Store) FindDelay(k DelayKey) (payload []byte, found bool, err error) {
 		}
 		return nil
 	}})
-	if errors.Is(err, errStop) {
-		err = nil
-	}
 	return payload, found, err
 }

@@ -164,7 +164,7 @@ func (w *WalkStart) before(e *Entry) bool {
 
 // WalkSeen receives what a walk meets. Nil functions are not called.
 type WalkSeen struct {
-	// Entry may end the walk by an error, which Walk returns.
+	// Entry may end the walk by an error, which Walk returns, but for errStop.
 	Entry func(*Entry) error
 	// Damage is a place at which no record can be read although whole ones
 	// follow, or that does not lie at the log's end.
@@ -195,7 +195,9 @@ func (o *Offline) Walk(log LogName, start WalkStart, seen WalkSeen) error {
 	first := o.firstFile(log, ids, start)
 	for i, id := range ids {
 		if i >= first {
-			if err := o.walkFile(log, id, i == len(ids)-1, start, &seen); err != nil {
+			if err := o.walkFile(log, id, i == len(ids)-1, start, &seen); errors.Is(err, errStop) {
+				return nil
+			} else if err != nil {
 				return err
 			}
 		}
@@ -206,7 +208,7 @@ func (o *Offline) Walk(log LogName, start WalkStart, seen WalkSeen) error {
 	return nil
 }
 
-// errStop ends the walk of one file.
+// errStop ends a walk, without an error.
 var errStop = errors.New("stop")
 
 // firstFile returns the index of the file in which the walk begins: the last

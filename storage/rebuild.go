@@ -109,9 +109,6 @@ func (r *recovery) anyStored(name string) (rec TopicRecord, found bool, err erro
 		rec.Message = nil
 		return errStop
 	}})
-	if errors.Is(err, errStop) {
-		err = nil
-	}
 	return rec, found, err
 }
 
