@@ -91,6 +91,16 @@ func (o *Offline) Topics() ([]LogName, error) {
 	return out, err
 }
 
+// topicNames returns the names of those topics.
+func (o *Offline) topicNames() ([]string, error) {
+	logs, err := o.Topics()
+	names := make([]string, len(logs))
+	for i, log := range logs {
+		names[i] = log.Topic
+	}
+	return names, err
+}
+
 // Topic returns the log of one topic.
 func (o *Offline) Topic(name string) (LogName, error) {
 	all, err := o.Topics()

@@ -159,12 +159,7 @@ func createdTopic(name string, rec *codec.BinlogRecord) TopicMeta {
 // topicDirs returns the topics that have a directory.
 func (r *recovery) topicDirs() ([]string, error) {
 	o := Offline{fsys: r.s.fsys, path: r.s.path}
-	logs, err := o.Topics()
-	names := make([]string, len(logs))
-	for i, log := range logs {
-		names[i] = log.Topic
-	}
-	return names, err
+	return o.topicNames()
 }
 
 // adoptDirs makes topics of the directories that the binlog says nothing

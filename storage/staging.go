@@ -257,12 +257,7 @@ func (s *Staging) SafeName(topic string) bool { return safePathName(topic) }
 // Topics returns the topics that there is something of.
 func (s *Staging) Topics() ([]string, error) {
 	o := Offline{fsys: s.fsys, path: s.dir}
-	logs, err := o.Topics()
-	names := make([]string, len(logs))
-	for i, log := range logs {
-		names[i] = log.Topic
-	}
-	return names, err
+	return o.topicNames()
 }
 
 // Files returns what there is of a log, oldest first.
