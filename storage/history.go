@@ -64,9 +64,5 @@ func (s *Store) History() History { return s.history }
 func (s *Store) SaveHistory(h History) error { return writeHistory(s.fsys, s.path, h) }
 
 func writeHistory(fsys FS, dir string, h History) error {
-	b, err := json.MarshalIndent(h, "", "  ")
-	if err != nil {
-		return err
-	}
-	return writeSmallFile(fsys, filepath.Join(dir, historyFile), append(b, '\n'))
+	return writeJSON(fsys, filepath.Join(dir, historyFile), h)
 }

@@ -163,11 +163,16 @@ func inferFolderCount(fsys FS, dir string) (int, error) {
 }
 
 func writeFormat(fsys FS, dir string, f format) error {
-	b, err := json.MarshalIndent(f, "", "  ")
+	return writeJSON(fsys, filepath.Join(dir, formatFile), f)
+}
+
+// writeJSON makes v a small file for people to read, too.
+func writeJSON(fsys FS, name string, v any) error {
+	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return err
 	}
-	return writeSmallFile(fsys, filepath.Join(dir, formatFile), append(b, '\n'))
+	return writeSmallFile(fsys, name, append(b, '\n'))
 }
 
 // writeSmallFile makes a file durable by writing it beside and renaming.

@@ -34,11 +34,7 @@ type CopyOrder struct {
 
 // OrderCopy makes the order, durably. The next OpenStaging finds it.
 func (s *Store) OrderCopy(o CopyOrder) error {
-	b, err := json.MarshalIndent(o, "", "  ")
-	if err != nil {
-		return err
-	}
-	return writeSmallFile(s.fsys, filepath.Join(s.path, orderFile), append(b, '\n'))
+	return writeJSON(s.fsys, filepath.Join(s.path, orderFile), o)
 }
 
 // CopyState is what a copy under way is a copy of: the master's state behind an
