@@ -114,7 +114,7 @@ func (w *writer) apply(cmd *Command, t *Topic, at storage.Pos) {
 		cmd.target = t
 		batch.Messages(t.log, rec.WrittenAtMs, rec.WrittenAtMs, rec.EventID, at, rec.Messages())
 	case codec.Delay:
-		if len(rec.Payload) > storage.MaxDelayPayload+16 {
+		if len(rec.Payload) > storage.MaxDelayPayload+delayRoom {
 			// Only an existing server takes so large a one. When it fires the
 			// whole message comes, so that it is missing only if this slave is
 			// promoted before.
