@@ -252,7 +252,7 @@ func (w *writer) record(cmd *Command, c codec.Command, now int64, payload []byte
 	return w.e.store.Batch().Binlog(&codec.BinlogRecord{
 		WrittenAtMs: now, Command: c, EventID: cmd.EventID, ReceivedAtMs: cmd.ReceivedAtMs,
 		Topic: cmd.Topic(), Payload: payload,
-	}, nil)
+	})
 }
 
 func (w *writer) ids(cmd *Command, n int) {

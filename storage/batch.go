@@ -48,12 +48,11 @@ func (b *Batch) Empty() bool { return b.bytes == 0 && b.meta.Empty() && !b.Close
 // Meta returns the batch's changes to the metadata.
 func (b *Batch) Meta() *MetaBatch { return &b.meta }
 
-// Binlog stages an event and returns where it will stand. tail follows
-// rec.Payload.
-func (b *Batch) Binlog(rec *codec.BinlogRecord, tail []byte) Pos {
+// Binlog stages an event and returns where it will stand.
+func (b *Batch) Binlog(rec *codec.BinlogRecord) Pos {
 	buf, at := b.s.binlog.Begin()
 	before := len(buf)
-	buf = b.binlogLine.AppendBinlogRecord(buf, rec, tail)
+	buf = b.binlogLine.AppendBinlogRecord(buf, rec, nil)
 	b.bytes += len(buf) - before
 	b.s.binlog.Finish(buf)
 	b.s.index.note(b.s.fsys, b.s.binlog.dir, at, rec.EventID, rec.WrittenAtMs)

@@ -147,7 +147,7 @@ func (w *world) takeIDs(n int) int64 {
 func (w *world) stageBinlog(c codec.Command, topic string, id int64, payload []byte) Pos {
 	return w.s.Batch().Binlog(&codec.BinlogRecord{
 		WrittenAtMs: w.nowMs, Command: c, EventID: id, ReceivedAtMs: w.nowMs, Topic: []byte(topic), Payload: payload,
-	}, nil)
+	})
 }
 
 // stagePub stages a publish and returns its first id.
