@@ -39,7 +39,7 @@ func (r *TopicReader) search() *search {
 // when it was stored.
 type head struct{ first, last, storedAtMs int64 }
 
-// search finds event ids in a log. It is used once, by one goroutine.
+// search finds records in a log, of either kind. It is immutable.
 type search struct {
 	fsys  FS
 	dir   string

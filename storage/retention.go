@@ -3,9 +3,6 @@ package storage
 import (
 	"errors"
 	"io/fs"
-	"path/filepath"
-
-	"smss/codec"
 )
 
 func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
@@ -33,19 +30,16 @@ func (s *Store) NewRetention() *Retention { return &Retention{s: s, last: map[st
 // cutoffMs, oldest first, and returns their names. Files from keepFrom on and
 // the newest one stay.
 func (r *Retention) Topic(topic string, keepFrom int64, cutoffMs int64) ([]string, error) {
-	return r.sweep(r.s.topicPath(topic), keepFrom, cutoffMs, topicAge)
+	return r.sweep(r.s.Reader(topic).search(), keepFrom, cutoffMs)
 }
 
 // Binlog does the same for the binlog; keepFrom is the file of the checkpoint.
 func (r *Retention) Binlog(keepFrom int64, cutoffMs int64) ([]string, error) {
-	return r.sweep(filepath.Join(r.s.path, binlogDir), keepFrom, cutoffMs, binlogAge)
+	return r.sweep(r.s.BinlogReader().search(), keepFrom, cutoffMs)
 }
 
-// ageReader returns the age of a file; old is what is remembered of one of
-// that name.
-type ageReader func(fsys FS, dir string, id int64, old fileAge) (fileAge, error)
-
-func (r *Retention) sweep(dir string, keepFrom, cutoffMs int64, read ageReader) ([]string, error) {
+func (r *Retention) sweep(log *search, keepFrom, cutoffMs int64) ([]string, error) {
+	dir := log.dir
 	ids, err := listFiles(r.s.fsys, dir)
 	if err != nil || len(ids) < 2 {
 		return nil, err
@@ -57,7 +51,7 @@ func (r *Retention) sweep(dir string, keepFrom, cutoffMs int64, read ageReader) 
 			break
 		}
 		name := fileName(dir, id)
-		age, err := read(r.s.fsys, dir, id, r.last[name])
+		age, err := log.age(id, r.last[name])
 		if err != nil {
 			return removed, err
 		}
@@ -100,50 +94,25 @@ func (r *Retention) Forget() {
 	}
 }
 
-func topicAge(fsys FS, dir string, id int64, old fileAge) (fileAge, error) {
-	f, err := fsys.Open(fileName(dir, id))
+// age returns the age of a file; old is what is remembered of one of that name.
+func (s *search) age(id int64, old fileAge) (fileAge, error) {
+	f, size, err := s.openUpTo(id, Pos{File: maxFileID + 1})
 	if err != nil {
 		return fileAge{}, err
 	}
 	defer f.Close()
-	size, err := f.Size()
-	if err != nil {
-		return fileAge{}, err
-	}
 	var age fileAge
-	if first, err := recordAt(f, 0, size); err == nil {
-		age.firstID = first.EventID
+	if first, err := s.headAt(f, 0, size); err == nil {
+		age.firstID = first.first
 		if old.known && old.firstID == age.firstID {
 			return old, nil
 		}
 	}
-	reader := TopicReader{fsys: fsys, dir: dir}
-	from := reader.nearest(f, id, size, func(indexEntry) bool { return true })
-	var rec TopicRecord
-	parse := func(b []byte) (int, error) { return ParseTopicRecord(b, maxStoredPayload, &rec) }
-	_, err = scanTail(f, from, topicKind, parse, func(_, _ int64) error {
-		age.atMs, age.known = max(age.atMs, rec.StoredAtMs), true
-		return nil
-	})
-	return age, err
-}
-
-// binlogAge reads a binlog file from its beginning: it has no index, and each
-// file is looked at once.
-func binlogAge(fsys FS, dir string, id int64, old fileAge) (fileAge, error) {
-	if old.known {
-		return old, nil
-	}
-	f, err := fsys.Open(fileName(dir, id))
-	if err != nil {
-		return fileAge{}, err
-	}
-	defer f.Close()
-	var age fileAge
-	var rec codec.BinlogRecord
-	parse := func(b []byte) (int, error) { return codec.ParseBinlogRecord(b, maxStoredPayload, &rec) }
-	_, err = scanTail(f, 0, binlogKind, parse, func(_, _ int64) error {
-		age.atMs, age.known = max(age.atMs, rec.WrittenAtMs), true
+	from := s.nearest(f, id, size, func(indexEntry) bool { return true })
+	var h head
+	parse := func(b []byte) (int, error) { return s.parse(b, &h) }
+	_, err = scanTail(f, from, s.kind, parse, func(_, _ int64) error {
+		age.atMs, age.known = max(age.atMs, h.storedAtMs), true
 		return nil
 	})
 	return age, err
