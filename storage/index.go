@@ -175,37 +175,36 @@ func appendIndex(fsys FS, name string, b []byte, from int64) error {
 	if err != nil {
 		return err
 	}
-	err = cutIndex(f, from)
+	size, err := cutIndex(f, from)
 	if err == nil {
-		var size int64
-		if size, err = f.Size(); err == nil {
-			_, err = f.WriteAt(b, size)
-		}
+		_, err = f.WriteAt(b, size)
 	}
 	return errors.Join(err, f.Close())
 }
 
-// cutIndex cuts the entries of records at or behind from off a sidecar.
-func cutIndex(f File, from int64) error {
+// cutIndex cuts the entries of records at or behind from off a sidecar, and
+// returns its size.
+func cutIndex(f File, from int64) (int64, error) {
 	size, err := f.Size()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	x := index{f, int(size / indexEntrySize)}
 	for x.n > 0 {
 		e, err := x.entry(x.n - 1)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		if e.off < from {
 			break
 		}
 		x.n--
 	}
-	if keep := int64(x.n) * indexEntrySize; keep < size {
-		return f.Truncate(keep)
+	keep := int64(x.n) * indexEntrySize
+	if keep < size {
+		return keep, f.Truncate(keep)
 	}
-	return nil
+	return keep, nil
 }
 
 // trimIndex does so by name, where there is one.
@@ -219,7 +218,8 @@ func trimIndex(fsys FS, dir string, id, from int64) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(cutIndex(f, from), f.Close())
+	_, err = cutIndex(f, from)
+	return errors.Join(err, f.Close())
 }
 
 // drop forgets what a rolled-back batch has noted.
