@@ -126,17 +126,21 @@ func (m *memMeta) get(key string) (string, bool) {
 	return v, ok
 }
 
-func (m *memMeta) Topics(see func(storage.TopicMeta) error) error {
+// named returns what follows prefix in the keys that have it, in order.
+func (m *memMeta) named(prefix string) (names []string) {
 	m.mu.Lock()
-	var names []string
+	defer m.mu.Unlock()
 	for k := range m.keys {
-		if name, ok := strings.CutPrefix(k, topicPrefix); ok {
+		if name, ok := strings.CutPrefix(k, prefix); ok {
 			names = append(names, name)
 		}
 	}
-	m.mu.Unlock()
 	slices.Sort(names)
-	for _, name := range names {
+	return names
+}
+
+func (m *memMeta) Topics(see func(storage.TopicMeta) error) error {
+	for _, name := range m.named(topicPrefix) {
 		v, _ := m.get(topicPrefix + name)
 		if len(v) != 41 {
 			return fmt.Errorf("topic %q has %d bytes", name, len(v))
@@ -153,16 +157,7 @@ func (m *memMeta) Topics(see func(storage.TopicMeta) error) error {
 }
 
 func (m *memMeta) Ends(see func(string, storage.TopicEnd) error) error {
-	m.mu.Lock()
-	var names []string
-	for k := range m.keys {
-		if name, ok := strings.CutPrefix(k, endPrefix); ok {
-			names = append(names, name)
-		}
-	}
-	m.mu.Unlock()
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range m.named(endPrefix) {
 		v, _ := m.get(endPrefix + name)
 		n := func(i int) int64 { return int64(binary.LittleEndian.Uint64([]byte(v[8*i:]))) }
 		if err := see(name, storage.TopicEnd{CreateEventID: n(0), End: storage.Pos{File: n(1), Off: n(2)}, LastEventID: n(3)}); err != nil {
@@ -242,16 +237,7 @@ func (m *memMeta) put(key, value string) {
 }
 
 // pending returns how many delayed messages are stored.
-func (m *memMeta) pending() (n int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for k := range m.keys {
-		if strings.HasPrefix(k, delayPrefix) {
-			n++
-		}
-	}
-	return n
-}
+func (m *memMeta) pending() int { return len(m.named(delayPrefix)) }
 
 func (m *memMeta) CollectGarbage() error { return nil }
 func (m *memMeta) Close() error          { return nil }

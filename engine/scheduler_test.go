@@ -246,9 +246,9 @@ func TestDelayDamagedInTheMetadata(t *testing.T) {
 	r := newRig(t, nil)
 	r.create("t")
 	r.delays("t", 1000, 1000)
-	var keys []storage.DelayKey
-	if err := r.meta.DelayKeys(0, func(k storage.DelayKey) bool { keys = append(keys, k); return true }); err != nil {
-		t.Fatal(err)
+	keys := r.meta.pendingKeys()
+	if len(keys) != 2 {
+		t.Fatalf("%d delayed messages are pending", len(keys))
 	}
 	for _, k := range keys {
 		r.meta.set(delayKey(k), "short")
@@ -265,10 +265,7 @@ func TestDamagedDelay(t *testing.T) {
 	r := newRig(t, nil)
 	r.create("t")
 	r.delays("t", 1000, 1000)
-	var keys []storage.DelayKey
-	if err := r.meta.DelayKeys(0, func(k storage.DelayKey) bool { keys = append(keys, k); return true }); err != nil {
-		t.Fatal(err)
-	}
+	keys := r.meta.pendingKeys()
 	good, _ := r.meta.get(delayKey(keys[0]))
 	unknown := storage.DelayKey{TriggerAtMs: keys[0].TriggerAtMs, EventID: 999, Topic: "t"}
 	for i, damaged := range []string{"", "short", good[:len(good)-1], good[:delayRoom] + "\xff" + good[delayRoom+1:]} {
