@@ -470,14 +470,39 @@ func TestRetentionKeepsDamagedFilesAsLongAsTheNext(t *testing.T) {
 	}
 }
 
+func wantsUID(t *testing.T, err error) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprint("uid ", os.Getuid())) {
+		t.Errorf("error is %v", err)
+	}
+}
+
 func TestOpenSaysWhoMayNot(t *testing.T) {
 	if os.Getuid() == 0 {
-		t.Skip("root may do everything; TestCase40NotOurs of package test starts the server as another user")
+		t.Skip("needs a user other than root, to whom nothing is forbidden; TestOpenSaysWhoMayNotInMemory stands for it, and TestCase40NotOurs of package test")
 	}
 	w := newWorld(t, 1000)
 	must(t, os.MkdirAll(w.opt.Path, 0o500))
-	if err := w.tryOpen(); err == nil || !strings.Contains(err.Error(), fmt.Sprint("uid ", os.Getuid())) {
-		t.Errorf("error is %v", err)
+	wantsUID(t, w.tryOpen())
+}
+
+// TestOpenSaysWhoMayNotInMemory does so for each step of a first start, for
+// root as well.
+func TestOpenSaysWhoMayNotInMemory(t *testing.T) {
+	for at := 1; ; at++ {
+		w := newWorld(t, 1000).memory()
+		m := w.mem()
+		m.failAt, m.failErr = m.ops+at, unix.EACCES
+		err := w.tryOpen()
+		m.failAt = 0
+		w.kill()
+		if m.failed == "" {
+			must(t, err)
+			return
+		}
+		if err != nil {
+			wantsUID(t, err)
+		}
 	}
 }
 
