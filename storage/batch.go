@@ -215,12 +215,8 @@ func (b *Batch) writeDirs() (err error) {
 // shortage of descriptors could make that fail, and stop writing.
 func (b *Batch) takeAway(dir string) error {
 	s := b.s
-	there, err := exists(s.fsys, dir)
-	if err != nil || !there {
-		return err
-	}
-	trash := filepath.Join(s.path, topicDir, trashDir)
-	if err := s.fsys.MkdirAll(trash); err != nil {
+	trash, err := s.trashFor(dir)
+	if err != nil || trash == "" {
 		return err
 	}
 	for _, name := range []string{filepath.Dir(dir), trash} {
@@ -233,21 +229,32 @@ func (b *Batch) takeAway(dir string) error {
 		}
 		b.dirs = append(b.dirs, d)
 	}
-	b.trashed, err = s.moveToTrash(dir)
+	b.trashed, err = s.moveInto(trash, dir)
 	return err
 }
 
 // moveToTrash takes a topic's directory out of the way and returns where it
 // went, "" if there was none.
 func (s *Store) moveToTrash(dir string) (string, error) {
+	trash, err := s.trashFor(dir)
+	if err != nil || trash == "" {
+		return "", err
+	}
+	return s.moveInto(trash, dir)
+}
+
+// trashFor makes the trash if a topic's directory is there to be moved into it;
+// "" if not.
+func (s *Store) trashFor(dir string) (trash string, err error) {
 	there, err := exists(s.fsys, dir)
 	if err != nil || !there {
 		return "", err
 	}
-	trash := filepath.Join(s.path, topicDir, trashDir)
-	if err := s.fsys.MkdirAll(trash); err != nil {
-		return "", err
-	}
+	trash = filepath.Join(s.path, topicDir, trashDir)
+	return trash, s.fsys.MkdirAll(trash)
+}
+
+func (s *Store) moveInto(trash, dir string) (string, error) {
 	s.trashSeq++
 	name := strconv.FormatInt(time.Now().UnixNano(), 10) + "-" + strconv.Itoa(s.trashSeq)
 	to := filepath.Join(trash, name)
