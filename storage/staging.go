@@ -185,7 +185,8 @@ func (s *Staging) Close() error {
 // Order returns what is to be done.
 func (s *Staging) Order() CopyOrder { return s.order }
 
-// Node returns the name of the directory's present history, "" for none.
+// Node returns the name of the directory's present history, a name that nobody
+// has for none.
 func (s *Staging) Node() (string, error) {
 	h, err := readHistory(s.fsys, s.path)
 	return h.Node, err
