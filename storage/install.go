@@ -61,10 +61,8 @@ func (s *Staging) fillMeta(meta Meta, topics []CopiedTopic, delays func(put func
 		t := &topics[i]
 		b.PutTopic(&t.Meta)
 		b.PutEnd(t.Meta.Name, &TopicEnd{t.Meta.CreateEventID, t.End, t.LastID})
-		if b.Full() {
-			if err := flush(); err != nil {
-				return err
-			}
+		if err := commitFull(meta, &b); err != nil {
+			return err
 		}
 	}
 	payloads := 0 // bytes that b holds on to

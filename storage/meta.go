@@ -117,6 +117,16 @@ const metaBatchMax = 900 << 10
 // Full reports whether the batch should be committed before more is added.
 func (b *MetaBatch) Full() bool { return b.size > metaBatchMax || len(b.ops) > 4000 }
 
+// commitFull commits b and empties it if it is full.
+func commitFull(m Meta, b *MetaBatch) error {
+	if !b.Full() {
+		return nil
+	}
+	err := m.Commit(b)
+	b.Reset()
+	return err
+}
+
 func (b *MetaBatch) put(key, value []byte) {
 	b.ops = append(b.ops, metaOp{key: key, value: value})
 	b.size += len(key) + min(len(value), valueThreshold) + 64

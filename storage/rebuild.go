@@ -195,11 +195,8 @@ func (r *recovery) saveCatalog() error {
 	var b MetaBatch
 	for _, t := range r.inOrder() {
 		b.PutTopic(&t.meta)
-		if b.Full() {
-			if err := r.s.meta.Commit(&b); err != nil {
-				return err
-			}
-			b.Reset()
+		if err := commitFull(r.s.meta, &b); err != nil {
+			return err
 		}
 	}
 	if b.Empty() {

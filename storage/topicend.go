@@ -66,14 +66,10 @@ func (s *Store) forget(t *TopicLog) {
 // to add to.
 func (s *Store) commitEnds(b *MetaBatch, ends map[string]*TopicEnd) error {
 	for _, name := range slices.Sorted(maps.Keys(ends)) {
-		e := ends[name]
-		if b.Full() {
-			if err := s.meta.Commit(b); err != nil {
-				return err
-			}
-			b.Reset()
+		if err := commitFull(s.meta, b); err != nil {
+			return err
 		}
-		if e == nil {
+		if e := ends[name]; e == nil {
 			b.DeleteEnd(name)
 		} else {
 			b.PutEnd(name, e)
