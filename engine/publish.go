@@ -30,11 +30,11 @@ type topicEnd struct {
 func (w *writer) written() {
 	b := w.cur
 	w.cur = nil
-	b.cmds = append(b.cmds, w.cmds...)
+	b.cmds, w.cmds = w.cmds, b.cmds // an empty one: see recycle
 	w.keptID = w.lastID
 	b.binlog, b.lastID = w.e.store.BinlogEnd(), w.lastID
 	staged := false
-	for _, cmd := range w.cmds {
+	for _, cmd := range b.cmds {
 		staged = staged || cmd.staged
 		if cmd.staged && cmd.appends() {
 			b.note(cmd.target)
@@ -43,8 +43,6 @@ func (w *writer) written() {
 			b.atMs = max(b.atMs, cmd.record.WrittenAtMs)
 		}
 	}
-	clear(w.cmds)
-	w.cmds = w.cmds[:0]
 	if staged {
 		w.moved = true
 	}
