@@ -115,12 +115,17 @@ func (e *Engine) whole(t *Topic, read func() error) (there bool, err error) {
 		if !t.leaving.Load() {
 			err = read()
 			if !t.leaving.Load() {
+				if t.astray.Load() {
+					err = errAstray
+				}
 				return !t.Ended(), err
 			}
 		}
 		time.Sleep(unsettledPause)
 	}
 }
+
+var errAstray = errors.New("its deletion was not finished: whether it is deleted the next start decides")
 
 // ErrCopyGone says that a topic of a copy is gone.
 var ErrCopyGone = errors.New("the topic is gone")

@@ -15,6 +15,7 @@ import (
 // does bringing the directory back. Nothing is written any more, and the next
 // start finds the topic deleted or whole, never empty; also after a power cut.
 func TestDirectoryThatDoesNotComeBack(t *testing.T) {
+	astray := 0
 	for _, op := range []string{"rename", "syncdir"} {
 		for lvl := range 3 {
 			for seed := range uint64(8) {
@@ -48,6 +49,15 @@ func TestDirectoryThatDoesNotComeBack(t *testing.T) {
 				}
 				r.disk.fail, r.meta.fail = nil, nil
 				r.wantErr(r.pushPublish("u", "3"), errBroken.Text)
+				if topic := r.e.Lookup([]byte("t")); topic.astray.Load() {
+					astray++
+					if out, _, err := r.e.CopyTopics(r.e.LastEventID(), "", 0); err != errReading {
+						t.Fatalf("%s: a copy gets %v, %v", what, out, err)
+					}
+					if n, err := r.e.CopyPiece([]byte("t"), topic.Meta.CreateEventID, 0, 0, make([]byte, 9)); err != errReading {
+						t.Fatalf("%s: a copy gets %d bytes, %v", what, n, err)
+					}
+				}
 				if err := r.store.EmptyTrash(); err != nil {
 					t.Fatal(err)
 				}
@@ -68,5 +78,8 @@ func TestDirectoryThatDoesNotComeBack(t *testing.T) {
 				}
 			}
 		}
+	}
+	if astray == 0 {
+		t.Error("no directory was left in the trash")
 	}
 }
