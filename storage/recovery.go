@@ -383,7 +383,7 @@ func (r *recovery) apply(at Pos, rec *codec.BinlogRecord) error {
 	}
 	if rec.Command == codec.Delay {
 		trigger, id := rec.DelayKey()
-		if len(rec.Payload) > valueLogFileSize/2 {
+		if len(rec.Messages()) > MaxDelayPayload {
 			// Only the existing server took so large a one, and has put it
 			// into its own, larger, value log.
 			r.s.opt.Events.note(fmt.Sprintf("delayed message %d of topic %q is too large to be restored", id, name), nil)

@@ -522,3 +522,18 @@ func TestEndOfABinlogFileLostByAPowerCut(t *testing.T) {
 		}
 	}
 }
+
+// The largest delayed message that is taken is made again as well.
+func TestLargestDelayIsMadeAgain(t *testing.T) {
+	w := inMemory(t, 1<<30)
+	w.create("t")
+	k, err := w.tryDelay("t", 1<<60, strings.Repeat("x", MaxDelayPayload-codec.MessageOverhead))
+	must(t, err)
+	w.checkpoint()
+	c := w.killed()
+	c.meta = newMemMeta()
+	c.open()
+	if p := c.meta.prefixed(delayPrefix); len(p) != 1 || p[0] != string(delayKey(k)) {
+		t.Errorf("%d are pending; notes %q", len(p), c.notes)
+	}
+}
