@@ -175,8 +175,14 @@ func writeJSON(fsys FS, name string, v any) error {
 	return writeSmallFile(fsys, name, append(b, '\n'))
 }
 
+// smallFileMax is how long a small file may be: none of this package comes near.
+const smallFileMax = 64 << 10
+
 // writeSmallFile makes a file durable by writing it beside and renaming.
 func writeSmallFile(fsys FS, name string, b []byte) error {
+	if len(b) > smallFileMax {
+		return fmt.Errorf("%s would be %d bytes long and could not be read again: at most %d", name, len(b), smallFileMax)
+	}
 	tmp := name + ".new"
 	out, err := fsys.OpenAppend(tmp)
 	if err != nil {
@@ -208,7 +214,10 @@ func readSmallFile(fsys FS, name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := make([]byte, min(size, 64<<10))
+	if size > smallFileMax {
+		return nil, fmt.Errorf("%s is %d bytes long, at most %d are expected: it is not what its name says", name, size, smallFileMax)
+	}
+	b := make([]byte, size)
 	n, err := f.ReadAt(b, 0)
 	if n == len(b) {
 		err = nil
