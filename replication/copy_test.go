@@ -424,16 +424,23 @@ func TestCopyAcrossRestarts(t *testing.T) {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(context.Background())
-		n := 0
+		c := NewCopy(CopyConfig{Staging: st, Silence: 10 * time.Second, RetryFirst: time.Millisecond, RetryMax: time.Millisecond})
+		n, from := 0, int64(0)
 		m.onAsk(func(q *codec.CopyRequest, answer func() []byte) []byte {
 			if q.Ask == codec.AskPiece {
-				if n++; n == 12 {
+				switch n++; n {
+				case 1:
+					from = c.done.Load()
+				case 6: // each round takes something, and none takes all
+					for c.done.Load() == from {
+						time.Sleep(time.Millisecond)
+					}
 					cancel()
 				}
 			}
 			return answer()
 		})
-		err = NewCopy(CopyConfig{Staging: st, Silence: 10 * time.Second, RetryFirst: time.Millisecond, RetryMax: time.Millisecond}).Run(ctx)
+		err = c.Run(ctx)
 		cancel()
 		st.Close()
 		if err == nil {
