@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"context"
 	"math/rand/v2"
 	"time"
 )
@@ -24,3 +25,13 @@ func (b *backoff) reset() { b.last = 0 }
 
 // toMax makes the next pauses as long as they get.
 func (b *backoff) toMax() { b.last = b.max }
+
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}

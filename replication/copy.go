@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"sync/atomic"
 	"time"
@@ -89,7 +88,7 @@ func (c *Copy) Status() Status {
 // Run copies until the copy is in place, trying again after whatever goes
 // wrong: what was copied is kept. Its only error is that ctx has ended.
 func (c *Copy) Run(ctx context.Context) error {
-	pause := c.cfg.RetryFirst
+	pauses := backoff{first: c.cfg.RetryFirst, max: c.cfg.RetryMax}
 	for {
 		c.progress = false
 		err := c.attempt(ctx)
@@ -97,21 +96,14 @@ func (c *Copy) Run(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if c.progress {
-			pause = c.cfg.RetryFirst
+			pauses.reset()
 		}
 		c.failed.Store(&err)
-		wait := pause/2 + rand.N(pause)
+		pause := pauses.next()
 		if c.cfg.Events.Failed != nil {
-			c.cfg.Events.Failed(err, wait)
+			c.cfg.Events.Failed(err, pause)
 		}
-		t := time.NewTimer(wait)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
-			return ctx.Err()
-		}
-		pause = min(2*pause, c.cfg.RetryMax)
+		sleep(ctx, pause)
 	}
 }
 

@@ -81,7 +81,7 @@ func (f *Follower) run() {
 			state, err = f.copyInstead(LinkRefused, err)
 		}
 		f.n.linkIs(f.address, state, err)
-		f.sleep(pauses.next())
+		sleep(f.ctx, pauses.next())
 	}
 	f.n.linkIs(f.address, LinkOff, nil)
 }
@@ -91,15 +91,6 @@ func (f *Follower) run() {
 func (f *Follower) stop() {
 	f.cancel()
 	<-f.done
-}
-
-func (f *Follower) sleep(d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-f.ctx.Done():
-	}
 }
 
 // final reports whether an error stays as long as nobody does something.
@@ -364,7 +355,7 @@ func (f *Follower) push(cmd *engine.Command) error {
 			}
 			continue
 		}
-		f.sleep(time.Millisecond) // the ring is full of others' commands, which the writer works off
+		sleep(f.ctx, time.Millisecond) // the ring is full of others' commands, which the writer works off
 		if f.ctx.Err() != nil {
 			f.pool.Put(cmd)
 			return f.ctx.Err()
