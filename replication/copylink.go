@@ -1,11 +1,9 @@
 package replication
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"smss/codec"
@@ -33,9 +31,7 @@ func (d *copyDialer) open(ctx context.Context, address string) (*copyLink, error
 	if err != nil {
 		return nil, err
 	}
-	p := &patient{conn: conn}
-	p.wait.Store(int64(d.silence))
-	l := &copyLink{link: &link{conn: conn, patient: p, in: bufio.NewReaderSize(p, slabBytes)}}
+	l := &copyLink{link: newLink(conn, d.silence)}
 	l.stop = context.AfterFunc(ctx, func() { conn.Close() })
 	return l, nil
 }
@@ -56,28 +52,16 @@ func (l *copyLink) ask(q *codec.CopyRequest) (err error) {
 // answer reads the next answer into head. The bytes behind it are valid until
 // the next call.
 func (l *copyLink) answer(head any) ([]byte, error) {
-	var b [codec.ReplyHeaderSize]byte
-	if _, err := io.ReadFull(l.link.in, b[:]); err != nil {
-		return nil, explainEnd(err)
+	b, err := l.link.answer(codec.Copy, l.buf[:0], codec.MaxCopyAnswer)
+	if err != nil {
+		var refused *RefusedError
+		if errors.As(err, &refused) && refused.Text == codec.TextUnknownCommand {
+			return nil, errNoCopies
+		}
+		return nil, err
 	}
-	h := codec.ParseReplyHeader(b[:])
-	size := int(h.JSONSize)
-	switch {
-	case h.Code == codec.CodeError:
-		size = h.TextSize
-	case h.Code != codec.CodeOK:
-		return nil, fmt.Errorf("the master answers COPY with code %d", h.Code)
-	case h.JSONSize > codec.MaxCopyAnswer:
-		return nil, fmt.Errorf("the master announces a part of %d bytes", h.JSONSize)
-	}
-	var err error
-	if l.buf, err = readInto(l.link.in, l.buf[:0], size); err != nil {
-		return nil, explainEnd(err)
-	}
-	if h.Code == codec.CodeError {
-		return nil, refusedCopy(string(l.buf))
-	}
-	return codec.ParseCopyAnswer(l.buf, head)
+	l.buf = b
+	return codec.ParseCopyAnswer(b, head)
 }
 
 func (l *copyLink) call(q *codec.CopyRequest, head any) ([]byte, error) {
@@ -85,13 +69,6 @@ func (l *copyLink) call(q *codec.CopyRequest, head any) ([]byte, error) {
 		return nil, err
 	}
 	return l.answer(head)
-}
-
-func refusedCopy(text string) error {
-	if text == codec.TextUnknownCommand {
-		return errNoCopies
-	}
-	return &RefusedError{text}
 }
 
 var errNoCopies = errors.New("the master cannot be copied: it is an existing server or an older one, a slave that takes no slaves of its own (replication.chain), or has replication.maxSlaves 0")

@@ -276,28 +276,34 @@ func (l *link) validList(eventID int64) ([]byte, error) {
 	if err := l.send(codec.AppendEventRequest(nil, codec.ValidList, traceID, eventID)); err != nil {
 		return nil, err
 	}
+	return l.answer(codec.ValidList, nil, listMax)
+}
+
+// answer reads the reply to a command into buf: what is behind its header, at
+// most max bytes.
+func (l *link) answer(to codec.Command, buf []byte, max uint32) ([]byte, error) {
 	var head [codec.ReplyHeaderSize]byte
 	if _, err := io.ReadFull(l.in, head[:]); err != nil {
 		return nil, explainEnd(err)
 	}
 	h := codec.ParseReplyHeader(head[:])
+	size := int(h.JSONSize)
 	switch {
 	case h.Code == codec.CodeError:
-		text, err := readInto(l.in, nil, h.TextSize)
-		if err != nil {
-			return nil, explainEnd(err)
-		}
-		return nil, &RefusedError{string(text)}
+		size = h.TextSize
 	case h.Code != codec.CodeOK:
-		return nil, fmt.Errorf("the master answers VALID_LIST with code %d", h.Code)
-	case h.JSONSize > listMax:
-		return nil, fmt.Errorf("the master announces a list of %d bytes", h.JSONSize)
+		return nil, fmt.Errorf("the master answers %v with code %d", to, h.Code)
+	case h.JSONSize > max:
+		return nil, fmt.Errorf("the master announces an answer of %d bytes to %v", h.JSONSize, to)
 	}
-	text, err := readInto(l.in, nil, int(h.JSONSize))
+	buf, err := readInto(l.in, buf, size)
 	if err != nil {
 		return nil, explainEnd(err)
 	}
-	return text, nil
+	if h.Code == codec.CodeError {
+		return nil, &RefusedError{string(buf)}
+	}
+	return buf, nil
 }
 
 // traceID marks a follower's requests in the master's log.
