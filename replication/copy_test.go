@@ -765,4 +765,12 @@ func TestReseed(t *testing.T) {
 	if state, _ := f.copyInstead(LinkRefused, parted); state != LinkRefused || len(orders) != 3 {
 		t.Errorf("histories that have parted are joined by themselves: %v, %d orders", state, len(orders))
 	}
+	// A stop does not wait for a master that says nothing.
+	over := make(chan struct{})
+	m.onAsk(func(*codec.CopyRequest, func() []byte) []byte { x.n.Interrupt(); <-over; return nil })
+	var silent *SilentError
+	if err := x.n.Reseed(true); err == nil || errors.As(err, &silent) || len(orders) != 3 {
+		t.Errorf("interrupted: %v, %d orders", err, len(orders))
+	}
+	close(over)
 }

@@ -98,11 +98,11 @@ type Node struct {
 	streams    atomic.Uint64                   // numbers of streams that were used
 	masterLast atomic.Int64                    // last event of the master, as far as it has said
 	link       atomic.Pointer[linkStatus]
-	reigns     atomic.Uint64 // how often slaves were dropped, see newReign
-	handing    atomic.Bool   // a switchover is under way
-	copying    atomic.Bool   // a full copy was ordered: the server is about to start anew
-	quit       chan struct{} // closed by Interrupt
-	interrupt  func()        // closes it, once
+	reigns     atomic.Uint64   // how often slaves were dropped, see newReign
+	handing    atomic.Bool     // a switchover is under way
+	copying    atomic.Bool     // a full copy was ordered: the server is about to start anew
+	changes    context.Context // of changes of the role; ended by Interrupt
+	interrupt  func()
 
 	mu       sync.Mutex // one change of role at a time
 	follower *Follower  // mu
@@ -121,8 +121,8 @@ func New(cfg Config) *Node {
 	if cfg.Dial == nil {
 		cfg.Dial = dialTCP
 	}
-	n := &Node{cfg: cfg, quit: make(chan struct{})}
-	n.interrupt = sync.OnceFunc(func() { close(n.quit) })
+	n := &Node{cfg: cfg}
+	n.changes, n.interrupt = context.WithCancel(context.Background())
 	h := cfg.Store.History()
 	n.history.Store(&h)
 	n.link.Store(&linkStatus{since: time.Now()})
@@ -174,8 +174,8 @@ func (n *Node) startFollower(master string) {
 	go n.follower.run()
 }
 
-// Interrupt ends a switchover that is under way, where it stands; nothing but a
-// stop follows it.
+// Interrupt ends a switchover or the order for a full copy that is under way,
+// where it stands; nothing but a stop follows it.
 func (n *Node) Interrupt() { n.interrupt() }
 
 // Stop ends following. The engine must still run.

@@ -116,5 +116,5 @@ func (n *Node) Reseed(discard bool) error {
 	if master == "" {
 		return errors.New("this slave has no master yet: try again")
 	}
-	return n.orderCopy(context.Background(), storage.CopyOrder{Master: master, Reason: "ordered", Discard: discard})
+	return n.orderCopy(n.changes, storage.CopyOrder{Master: master, Reason: "ordered", Discard: discard})
 }

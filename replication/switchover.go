@@ -3,6 +3,7 @@ package replication
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -155,12 +156,7 @@ func (n *Node) resume(cause error) error {
 
 // connected reports whether a slave's connection is still there.
 func (n *Node) connected(r *engine.Replica) bool {
-	for _, have := range n.cfg.Engine.Replicas() {
-		if have == r {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(n.cfg.Engine.Replicas(), r)
 }
 
 // awaitHeld waits until the slave has acknowledged an event. What counts is
@@ -187,7 +183,7 @@ func (n *Node) awaitHeld(r *engine.Replica, last int64) error {
 		}
 		select {
 		case <-tick.C:
-		case <-n.quit:
+		case <-n.changes.Done():
 			return ErrStopped
 		}
 	}
@@ -213,7 +209,7 @@ func (n *Node) awaitPromoted(r *engine.Replica, address string) error {
 		}
 		select {
 		case <-tick.C:
-		case <-n.quit:
+		case <-n.changes.Done():
 			return &UnknownError{address, ErrStopped.Error()}
 		}
 	}
