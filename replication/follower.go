@@ -324,8 +324,9 @@ func (f *Follower) record(raw []byte) error {
 	if err != nil {
 		return fmt.Errorf("a record behind event %d cannot be read: %w", f.n.position(), err)
 	}
-	if h := f.n.History(); !f.extended && !f.records && f.n.position() == 0 && cmd.Record().EventID > 1 {
+	if !f.extended && !f.records && f.n.position() == 0 && cmd.Record().EventID > 1 {
 		// An existing master does not say what it lacks.
+		h := f.n.History()
 		h.IncompleteFrom = cmd.Record().EventID
 		if err := f.n.saveHistory(h); err != nil {
 			f.pool.Put(cmd)
@@ -339,7 +340,7 @@ func (f *Follower) record(raw []byte) error {
 
 // push hands cmd to the writer, waiting for room in the window and the ring.
 func (f *Follower) push(cmd *engine.Command) error {
-	cmd.Mailbox, cmd.ReceivedAtMs = f.mailbox, f.n.cfg.Clock.NowMs()
+	cmd.Mailbox = f.mailbox
 	size := cmd.Size()
 	for f.out > 0 && (f.out >= windowCommands || f.outBytes+size > windowBytes) {
 		if err := f.wait(); err != nil {
