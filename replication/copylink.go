@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -105,14 +106,18 @@ func (l *copyLink) topics(eventID int64, see func(*codec.CopyTopic)) error {
 		if n == 0 {
 			return errors.New("the master's list of topics does not end")
 		}
-		last := &page.Topics[n-1]
-		q.Topic, q.File = last.Name, 0
+		last, from := &page.Topics[n-1], int64(0)
 		if last.More {
 			if len(last.Files) == 0 {
 				return errors.New("the master's list of files does not end")
 			}
-			q.File = last.Files[len(last.Files)-1].File + 1
+			from = last.Files[len(last.Files)-1].File + 1
 		}
+		order := bytes.Compare(last.Name, q.Topic)
+		if order < 0 || order == 0 && (q.File == 0 || last.More && from <= q.File) {
+			return errors.New("the master's list of topics goes back")
+		}
+		q.Topic, q.File = last.Name, from
 	}
 }
 
@@ -131,8 +136,7 @@ func (l *copyLink) delays(eventID int64, put func(storage.DelayKey, []byte) erro
 			if d.Size < 0 || d.Size > len(data) {
 				return skipped, errors.New("the master's delayed messages are longer than its answer")
 			}
-			key := storage.DelayKey{TriggerAtMs: d.TriggerAtMs, EventID: d.EventID, Topic: string(d.Topic)}
-			if err := put(key, data[:d.Size]); err != nil {
+			if err := put(delayKey(d), data[:d.Size]); err != nil {
 				return skipped, err
 			}
 			data = data[d.Size:]
@@ -140,6 +144,12 @@ func (l *copyLink) delays(eventID int64, put func(storage.DelayKey, []byte) erro
 		skipped += page.Skipped
 		if page.Next == nil {
 			return skipped, nil
+		}
+		next := delayKey(page.Next)
+		if q.After != nil {
+			if last := delayKey(q.After); !last.StoredBefore(&next) {
+				return skipped, errors.New("the master's list of delayed messages goes back")
+			}
 		}
 		q.After = page.Next
 	}

@@ -88,8 +88,9 @@ func (n *Node) copyPiece(q *codec.CopyRequest) (*codec.CopyPiece, []byte, error)
 
 func (n *Node) copyDelays(q *codec.CopyRequest) (*codec.CopyDelays, []byte, error) {
 	var after *storage.DelayKey
-	if a := q.After; a != nil {
-		after = &storage.DelayKey{TriggerAtMs: a.TriggerAtMs, EventID: a.EventID, Topic: string(a.Topic)}
+	if q.After != nil {
+		k := delayKey(q.After)
+		after = &k
 	}
 	delays, skipped, next, err := n.cfg.Engine.CopyDelays(q.EventID, after)
 	if err != nil {
@@ -108,6 +109,10 @@ func (n *Node) copyDelays(q *codec.CopyRequest) (*codec.CopyDelays, []byte, erro
 		out.Next = copyDelay(next)
 	}
 	return out, data, nil
+}
+
+func delayKey(d *codec.CopyDelay) storage.DelayKey {
+	return storage.DelayKey{TriggerAtMs: d.TriggerAtMs, EventID: d.EventID, Topic: string(d.Topic)}
 }
 
 func copyDelay(k *storage.DelayKey) *codec.CopyDelay {
