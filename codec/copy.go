@@ -185,9 +185,7 @@ func AppendCopyAnswer(dst []byte, head any, data []byte) ([]byte, error) {
 	if err != nil {
 		return dst, err
 	}
-	dst = append(dst, byte(CodeOK), 0)
-	dst = binary.LittleEndian.AppendUint32(dst, uint32(copyPrefix+len(text)+len(data)))
-	dst = append(dst, 0, 0, 0, 0)
+	dst = appendSized(dst, CodeOK, copyPrefix+len(text)+len(data))
 	dst = append(dst, 0, 0, 0, 0) // the checksum
 	from := len(dst)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(text)))

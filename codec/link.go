@@ -96,10 +96,7 @@ func AppendGreeting(dst []byte, g *Greeting) ([]byte, error) {
 	if len(text) > MaxGreeting {
 		return dst, errGreeting
 	}
-	dst = append(dst, byte(CodeGreeting), 0)
-	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(text)))
-	dst = append(dst, 0, 0, 0, 0)
-	return append(dst, text...), nil
+	return append(appendSized(dst, CodeGreeting, len(text)), text...), nil
 }
 
 // ParseGreeting reads the JSON of a greeting.
@@ -110,13 +107,16 @@ func ParseGreeting(text []byte) (g Greeting, err error) {
 
 // AppendProgress appends a heartbeat that says what the sender's last event is.
 func AppendProgress(dst []byte, lastEventID int64) []byte {
-	dst = append(dst, byte(CodeAlive), 0)
-	return binary.LittleEndian.AppendUint64(dst, uint64(lastEventID))
+	return appendEventFrame(dst, CodeAlive, lastEventID)
 }
 
 // AppendTakeOver appends the order to become the master.
 func AppendTakeOver(dst []byte, lastEventID int64) []byte {
-	dst = append(dst, byte(CodeTakeOver), 0)
+	return appendEventFrame(dst, CodeTakeOver, lastEventID)
+}
+
+func appendEventFrame(dst []byte, code Code, lastEventID int64) []byte {
+	dst = append(dst, byte(code), byte(code>>8))
 	return binary.LittleEndian.AppendUint64(dst, uint64(lastEventID))
 }
 

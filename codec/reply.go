@@ -25,10 +25,15 @@ func AppendError(dst []byte, text string) []byte {
 // AppendJSON appends a reply that carries JSON. An empty list is a reply of
 // length 0 without JSON: pass nil.
 func AppendJSON(dst, json []byte) []byte {
-	dst = append(dst, byte(CodeOK), 0)
-	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(json)))
-	dst = append(dst, 0, 0, 0, 0)
-	return append(dst, json...)
+	return append(appendSized(dst, CodeOK, len(json)), json...)
+}
+
+// appendSized appends the header of a reply that size bytes follow; of pushes
+// and errors it is another one.
+func appendSized(dst []byte, code Code, size int) []byte {
+	dst = append(dst, byte(code), byte(code>>8))
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(size))
+	return append(dst, 0, 0, 0, 0)
 }
 
 // Pushed is what the server adds to a message that it pushes.
