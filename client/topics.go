@@ -27,16 +27,7 @@ type Topic struct {
 
 // UnmarshalJSON reads the server's form of a topic.
 func (t *Topic) UnmarshalJSON(b []byte) error {
-	var wire struct {
-		Name               string `json:"name"`
-		CreateTimeStamp    int64  `json:"createTimeStamp"`
-		ExpireAt           int64  `json:"expireAt"`
-		CreateEventID      int64  `json:"createEventId"`
-		StateChangeTime    int64  `json:"stateChangeTime"`
-		StateChangeEventID int64  `json:"stateChangeEventId"`
-		State              int    `json:"state"`
-		TopicRoot          string `json:"topicRoot"`
-	}
+	var wire codec.TopicJSON
 	if err := json.Unmarshal(b, &wire); err != nil {
 		return err
 	}

@@ -134,21 +134,12 @@ func (s *session) local(req *codec.Request) {
 	}
 }
 
-// topicJSON is a topic as replies show it.
-type topicJSON struct {
-	Name               string `json:"name"`
-	CreateTimeStamp    int64  `json:"createTimeStamp"`
-	ExpireAt           int64  `json:"expireAt"`
-	CreateEventID      int64  `json:"createEventId"`
-	StateChangeTime    int64  `json:"stateChangeTime"`
-	StateChangeEventID int64  `json:"stateChangeEventId"`
-	State              int    `json:"state"`
-	TopicRoot          string `json:"topicRoot"`
-}
-
-func describe(t *engine.Topic) topicJSON {
+func describe(t *engine.Topic) codec.TopicJSON {
 	m := &t.Meta
-	return topicJSON{m.Name, m.CreatedAtMs, m.ExpireAtMs, m.CreateEventID, m.StateChangedAtMs, m.StateChangeEventID, int(m.State), t.Root}
+	return codec.TopicJSON{
+		Name: m.Name, CreateTimeStamp: m.CreatedAtMs, ExpireAt: m.ExpireAtMs, CreateEventID: m.CreateEventID,
+		StateChangeTime: m.StateChangedAtMs, StateChangeEventID: m.StateChangeEventID, State: int(m.State), TopicRoot: t.Root,
+	}
 }
 
 func (s *session) topicInfo(req *codec.Request) {
@@ -181,7 +172,7 @@ func renderList(r *engine.Read) {
 	if len(r.List) == 0 {
 		return
 	}
-	out := make([]topicJSON, len(r.List))
+	out := make([]codec.TopicJSON, len(r.List))
 	for i, t := range r.List {
 		out[i] = describe(t)
 	}

@@ -166,16 +166,6 @@ func (f *Follower) drop() {
 	}
 }
 
-// topicJSON is a topic as lists show it.
-type topicJSON struct {
-	Name               string `json:"name"`
-	CreateTimeStamp    int64  `json:"createTimeStamp"`
-	ExpireAt           int64  `json:"expireAt"`
-	CreateEventID      int64  `json:"createEventId"`
-	StateChangeTime    int64  `json:"stateChangeTime"`
-	StateChangeEventID int64  `json:"stateChangeEventId"`
-}
-
 // bootstrap makes the topics known that a master had before its binlog begins.
 // A directory that has events has had them already.
 func (f *Follower) bootstrap() error {
@@ -187,7 +177,7 @@ func (f *Follower) bootstrap() error {
 	if err != nil {
 		return err
 	}
-	var topics []topicJSON
+	var topics []codec.TopicJSON
 	if len(text) > 0 {
 		if err := json.Unmarshal(text, &topics); err != nil {
 			return fmt.Errorf("the master's list of topics: %w", err)
@@ -212,7 +202,7 @@ func (f *Follower) bootstrap() error {
 	return f.await(0)
 }
 
-func (f *Follower) adopt(t *topicJSON) error {
+func (f *Follower) adopt(t *codec.TopicJSON) error {
 	cmd := f.pool.Get()
 	cmd.Kind = engine.Adopt
 	cmd.Meta = &storage.TopicMeta{
