@@ -160,7 +160,7 @@ func (h *handler) mine(host string) bool {
 	return h.cfg.Host == "" || err == nil && bound.IsUnspecified()
 }
 
-// engineStatus is what operators see of the engine. Counters are since the
+// engineStatus is engine.Stats as operators see it. Counters are since the
 // start.
 type engineStatus struct {
 	Published     int64 `json:"published"`
@@ -172,8 +172,8 @@ type engineStatus struct {
 	FailedBatches int64 `json:"failedBatches"`
 	AckWaits      int64 `json:"ackWaits"`
 	AckTimeouts   int64 `json:"ackTimeouts"`
-	AckLapsed     bool  `json:"ackLapsed"`
 	InflightBytes int64 `json:"inflightBytes"`
+	AckLapsed     bool  `json:"ackLapsed"`
 	LowDisk       bool  `json:"lowDisk"`
 	Broken        bool  `json:"broken"`
 }
@@ -200,10 +200,7 @@ func (h *handler) status(url.Values) answer {
 		Engine      engineStatus `json:"engine"`
 	}{
 		Version: h.cfg.Version, SinceMs: h.cfg.Since.UnixMilli(), Healthy: true, Replication: h.cfg.Replication(),
-		Engine: engineStatus{
-			st.Published, st.Delayed, st.Fired, st.Replicated, st.Refused, st.Batches, st.FailedBatches,
-			st.AckWaits, st.AckTimeouts, st.AckLapsed, st.InflightBytes, st.LowDisk, st.Broken,
-		},
+		Engine: engineStatus(st),
 	}
 	if err := h.healthy(); err != nil {
 		body.Healthy, body.Unhealthy = false, err.Error()
