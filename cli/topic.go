@@ -17,8 +17,8 @@ var pingCommand = &command{
 	examples: []string{"smss ping", "smss ping -addr broker:12301 -timeout 1s"},
 	define: func(*flag.FlagSet) runFunc {
 		return func(s *session, args []string) error {
-			if len(args) > 0 {
-				return usagef("unexpected argument %q", args[0])
+			if err := noArguments(args); err != nil {
+				return err
 			}
 			begin := time.Now()
 			return s.request("ping", func(c *client.Conn) error {
@@ -116,8 +116,8 @@ var topicListCommand = &command{
 	define: func(flags *flag.FlagSet) runFunc {
 		trace := traceFlag(flags)
 		return func(s *session, args []string) error {
-			if len(args) > 0 {
-				return usagef("unexpected argument %q", args[0])
+			if err := noArguments(args); err != nil {
+				return err
 			}
 			return s.request("topic list", func(c *client.Conn) error {
 				topics, err := c.Topics(client.Trace(*trace))
