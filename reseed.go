@@ -69,9 +69,7 @@ func (s *server) makeCopy(opt storage.Options) error {
 				s.log.Info().Int64("done", done).Int64("of", total).Int64("bytesPerSecond", rate).Msg("full copy")
 			},
 			Failed: func(err error, pause time.Duration) {
-				if line := s.warn("copy"); line != nil {
-					line.Err(err).Dur("pause", pause).Msg("the full copy is interrupted and goes on later")
-				}
+				s.warn("copy").Err(err).Dur("pause", pause).Msg("the full copy is interrupted and goes on later")
 			},
 		},
 	})
