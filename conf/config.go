@@ -144,9 +144,7 @@ func (c *Config) File() string { return c.file }
 func (c *Config) Warnings() []string { return append([]string(nil), c.warnings...) }
 
 // Given reports whether somebody has set a key, instead of its default.
-func (c *Config) Given(key string) bool { return c.given(key) }
-
-func (c *Config) given(key string) bool {
+func (c *Config) Given(key string) bool {
 	_, ok := c.origins[key]
 	return ok
 }

@@ -73,7 +73,7 @@ func TestServiceLinksOfThePlatform(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Port != 12301 || c.Master.Port != 12301 || c.given("port") {
+	if c.Port != 12301 || c.Master.Port != 12301 || c.Given("port") {
 		t.Errorf("port %d, master %d; want the defaults", c.Port, c.Master.Port)
 	}
 	if w := c.Warnings(); len(w) != 2 || !strings.HasPrefix(w[1], "SMSS_PORT =") {

@@ -22,7 +22,7 @@ func (c *Config) Validate() error {
 	wrong := make(map[string]bool)
 	for _, e := range table() {
 		value := e.current(c)
-		if e.absent != "" && value == any(int64(0)) && !c.given(e.key) {
+		if e.absent != "" && value == any(int64(0)) && !c.Given(e.key) {
 			continue
 		}
 		if err := e.check(value); err != nil {
@@ -48,7 +48,7 @@ func (c *Config) checkRelations(problems *Error, wrong map[string]bool) {
 	)
 	if !wrong[inflight] && !wrong[message] && c.Limits.MaxInflightBytes < int64(c.Limits.MaxMessageSize) {
 		key := inflight
-		if !c.given(inflight) {
+		if !c.Given(inflight) {
 			key = message // point at the line that someone wrote
 		}
 		problems.add(Problem{Where: c.whereOf(key), Key: inflight, Value: formatSize(c.Limits.MaxInflightBytes),
@@ -69,7 +69,7 @@ func (c *Config) checkRelations(problems *Error, wrong map[string]bool) {
 func (c *Config) remark() {
 	if c.Role == "master" {
 		for _, key := range []string{"master.host", "master.port", "master.event"} {
-			if c.given(key) {
+			if c.Given(key) {
 				c.warnings = append(c.warnings, c.whereOf(key)+" is ignored: it names the master of a slave, and this server is a master; the own port and address are the keys port and host")
 			}
 		}
