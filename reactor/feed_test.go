@@ -4,9 +4,13 @@ import (
 	"bytes"
 	"encoding/binary"
 	"net"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"smss/codec"
 	"smss/engine"
@@ -197,6 +201,24 @@ func TestFeedSlow(t *testing.T) {
 	slave.wantClosed("no progress in sending for replication.sendTimeoutMs")
 	if len(h.e.Replicas()) != 0 {
 		t.Error("it is still known")
+	}
+}
+
+// TestFeedUnacknowledged: where the kernel is the first to find that a slave
+// takes nothing, the reason is the same.
+func TestFeedUnacknowledged(t *testing.T) {
+	var left []string
+	h := newFeeder(t, func(r *Replication) { r.Left = func(_ *engine.Replica, why string) { left = append(left, why) } })
+	h.client("t").publish("t", "a")
+	for _, err := range []error{unix.ETIMEDOUT, unix.ECONNRESET} {
+		slave := h.open()
+		slave.put(reqReplica(0))
+		h.settle()
+		slave.closeWith(os.NewSyscallError("write", err))
+	}
+	want := []string{"no progress in sending for replication.sendTimeoutMs", "the connection is closed"}
+	if !slices.Equal(left, want) {
+		t.Errorf("left: %q, want %q", left, want)
 	}
 }
 

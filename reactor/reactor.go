@@ -3,7 +3,6 @@ package reactor
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -221,7 +220,7 @@ func (r *Reactor) OnTraffic(c gnet.Conn) gnet.Action {
 // fails, too.
 func (r *Reactor) OnClose(c gnet.Conn, err error) gnet.Action {
 	if s, ok := c.Context().(*session); ok && !s.closed {
-		s.closedNow(errors.Is(err, io.EOF))
+		s.closedNow(err)
 	}
 	return gnet.None
 }

@@ -2,10 +2,13 @@ package reactor
 
 import (
 	"encoding/binary"
+	"errors"
+	"io"
 	"net"
 	"time"
 
 	"github.com/panjf2000/gnet/v2"
+	"golang.org/x/sys/unix"
 
 	"smss/codec"
 	"smss/engine"
@@ -374,8 +377,8 @@ func (s *session) watchOutbound(written int) {
 }
 
 // closedNow is called once when gnet closes the connection, possibly inside a
-// write or close of this session.
-func (s *session) closedNow(halfClosed bool) {
+// write or close of this session. err is what gnet gives as the reason.
+func (s *session) closedNow(err error) {
 	s.closed = true
 	l := s.loop
 	l.wheel.unlink(s)
@@ -386,10 +389,14 @@ func (s *session) closedNow(halfClosed bool) {
 		s.sub = nil
 	}
 	if s.feed != nil {
-		s.leaveFeed("the connection is closed")
+		why := "the connection is closed"
+		if errors.Is(err, unix.ETIMEDOUT) {
+			why = s.stuck() // the kernel, which was given the same time, was first
+		}
+		s.leaveFeed(why)
 	}
 	s.leaveCopies()
-	if halfClosed && s.expectsReplies() && s.outlive() {
+	if errors.Is(err, io.EOF) && s.expectsReplies() && s.outlive() {
 		return
 	}
 	s.forget()
