@@ -60,6 +60,7 @@ func TestCase25FlippedBit(t *testing.T) {
 						continue
 					}
 					t.Run(fmt.Sprint("bit=", bit), func(t *testing.T) {
+						thinned(t)
 						t.Parallel()
 						flippedBit(t, b.damaged(t, file, flip(bit)), where)
 					})
@@ -126,6 +127,7 @@ func TestCase26FlippedPayload(t *testing.T) {
 						continue
 					}
 					t.Run(fmt.Sprint(name, i), func(t *testing.T) {
+						thinned(t)
 						t.Parallel()
 						s := b.damaged(t, file, flipIn(t, body))
 						flippedPayload(t, s, name, want)
@@ -174,6 +176,7 @@ func TestCase26FlippedDelay(t *testing.T) {
 		for _, end := range []string{"kill", "stop"} { // in the memtable's log; in a table
 			for _, first := range []bool{false, true} { // before the other one in the file
 				t.Run(fmt.Sprintf("size=%d/%s/first=%v", size, end, first), func(t *testing.T) {
+					thinned(t)
 					t.Parallel()
 					flippedDelay(t, size, end, first)
 				})

@@ -183,6 +183,7 @@ func TestCase32Badger(t *testing.T) {
 			b := newMetaBase(t, end)
 			for _, c := range changes {
 				t.Run(c.name, func(t *testing.T) {
+					thinned(t)
 					t.Parallel()
 					name := newest(t, filepath.Join(b.dir, "data", "meta"), c.file)
 					if name == "" {

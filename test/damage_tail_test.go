@@ -104,6 +104,7 @@ func TestCase21TornBinlog(t *testing.T) {
 			}
 			for _, n := range cuts {
 				t.Run(fmt.Sprint("cut=", n), func(t *testing.T) {
+					thinned(t)
 					t.Parallel()
 					s := b.damaged(t, b.binlog, cut(n))
 					if refusal := s.startOrRefuse(); refusal != "" {
@@ -171,6 +172,7 @@ func TestCase23And24TornTopic(t *testing.T) {
 				"zeroed=record": zeroTail(last), "zeroed=half": zeroTail(last / 2), "zeroed=two": zeroTail(last + b.topicSizes[3]),
 			} {
 				t.Run(name, func(t *testing.T) {
+					thinned(t)
 					t.Parallel()
 					tornTopic(t, b.damaged(t, b.topic, change))
 				})
@@ -208,6 +210,7 @@ func TestCase24ZerosInBinlog(t *testing.T) {
 				"zeros=3": addZeros(3), "zeros=4096": addZeros(4096), "zeros=1MiB": addZeros(1 << 20),
 			} {
 				t.Run(name, func(t *testing.T) {
+					thinned(t)
 					t.Parallel()
 					s := b.damaged(t, b.binlog, change)
 					s.restart()

@@ -125,7 +125,11 @@ func TestCase79EndOfLife(t *testing.T) {
 // up neither the master nor its real slaves, and costs little memory.
 func TestCase76FiveHundredSlaves(t *testing.T) {
 	t.Parallel()
-	m := startServer(t, options{config: config{"timeout.server.alive": 1000, "replication.maxSlaves": 18, "replication.sendTimeoutMs": 5000}})
+	// None of the crowd may be dropped before the last of it has asked.
+	m := startServer(t, options{config: config{
+		"timeout.server.alive": 1000, "replication.maxSlaves": 18,
+		"replication.sendTimeoutMs": slack(10 * time.Second).Milliseconds(),
+	}})
 	c := dial(t, m)
 	c.ok(reqCreate("t", 0))
 	large := message(strings.Repeat("x", 1<<20))
@@ -137,7 +141,11 @@ func TestCase76FiveHundredSlaves(t *testing.T) {
 	wantSame(t, m, second)
 	before := m.rss()
 	var crowd []*client
-	for range 500 {
+	size := 500
+	if raceEnabled {
+		size = 150
+	}
+	for range size {
 		x := smallWindow(t, m)
 		x.send(request(cmdReplica, "", "", nil, i64(0)))
 		crowd = append(crowd, x)
@@ -152,8 +160,8 @@ func TestCase76FiveHundredSlaves(t *testing.T) {
 			refused++
 		}
 	}
-	if refused != 484 {
-		t.Errorf("%d of 500 were refused with room for 16", refused)
+	if refused != size-16 {
+		t.Errorf("%d of %d were refused with room for 16", refused, size)
 	}
 	start := time.Now()
 	for range 20 {
@@ -168,7 +176,7 @@ func TestCase76FiveHundredSlaves(t *testing.T) {
 	if grown := m.rss() - before; grown > 128<<20 && !raceEnabled {
 		t.Errorf("the master has grown by %d MiB", grown>>20)
 	}
-	await(t, slack(30*time.Second), "those that take nothing are dropped", func() bool {
+	await(t, slack(40*time.Second), "those that take nothing are dropped", func() bool {
 		return strings.Count(m.log.String(), "no progress in sending for replication.sendTimeoutMs") > 0 &&
 			strings.Count(m.log.String(), "a slave has left") >= 16
 	})

@@ -80,6 +80,9 @@ func TestUpgradeCarriesOn(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"smss-data", "smss-data-many-delays"} {
 		t.Run(name, func(t *testing.T) {
+			if raceEnabled && !long && name == "smss-data-many-delays" {
+				t.Skip("TestFixture opens it under the race detector; SMSS_TEST_LONG=1 does this, too")
+			}
 			t.Parallel()
 			o, want := fixture(t, name)
 			old := map[string]int{}
